@@ -2,11 +2,10 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <initializer_list>
+#include <fmt/format.h>
 #include <string>
-#include <utility>
 
-#include "millrace/training/records.hpp"
+#include "training/watch/record_fields.hpp"
 
 namespace millrace {
 namespace {
@@ -18,75 +17,65 @@ std::string text_of(double number) {
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
 }
 
-/// A family without labels: its name has the type that its end says.
-void add(std::string& text, const std::string& name, const std::string& help, double value) {
-  const bool counts = name.size() > 6 && name.compare(name.size() - 6, 6, "_total") == 0;
-  text += "# HELP millrace_" + name + " " + help + "\n# TYPE millrace_" + name +
-          (counts ? " counter\n" : " gauge\n") + "millrace_" + name + " " + text_of(value) + "\n";
+void add_head(std::string& text, const char* name, const char* help, const char* type) {
+  text += fmt::format("# HELP millrace_{0} {1}\n# TYPE millrace_{0} {2}\n", name, help, type);
 }
 
-using Causes = std::initializer_list<std::pair<const char*, double>>;
-
-void add_causes(std::string& text, const std::string& name, const RankRecord& rank, Causes causes) {
-  for (const auto& [cause, seconds] : causes)
-    text += "millrace_" + name + "{rank=\"" + std::to_string(rank.rank.value) + "\",copy=\"" +
-            std::to_string(rank.copy) + "\",cause=\"" + cause + "\"} " + text_of(seconds) + "\n";
+void add(std::string& text, const char* name, const char* help, const char* type, double value) {
+  add_head(text, name, help, type);
+  text += fmt::format("millrace_{} {}\n", name, text_of(value));
 }
 
-void add_head(std::string& text, const std::string& name, const std::string& help) {
-  text += "# HELP millrace_" + name + " " + help + "\n# TYPE millrace_" + name + " counter\n";
-}
-
-void add_ranks(std::string& text, const StepTotals& totals) {
-  add_head(text, "rank_seconds_total", "Time of a rank in this run by what it did.");
+template <class Times, std::size_t n>
+void add_ranks(std::string& text,
+               const char* name,
+               const char* help,
+               const StepTotals& totals,
+               Times RankRecord::*times,
+               const std::array<CauseField<Times>, n>& causes) {
+  add_head(text, name, help, "counter");
   for (const RankRecord& rank : totals.ranks())
-    add_causes(text,
-               "rank_seconds_total",
-               rank,
-               {{"compute", rank.times.compute},
-                {"wait", rank.times.wait},
-                {"transfer", rank.times.transfer},
-                {"data", rank.times.data},
-                {"optimizer", rank.times.optimizer},
-                {"save", rank.times.save},
-                {"other", rank.times.other}});
-  add_head(text, "bubble_seconds_total", "Idle time of a rank inside the passes by cause.");
-  for (const RankRecord& rank : totals.ranks())
-    add_causes(text,
-               "bubble_seconds_total",
-               rank,
-               {{"warm-up", rank.bubble.warm_up},
-                {"drain", rank.bubble.drain},
-                {"imbalance", rank.bubble.imbalance},
-                {"dependency", rank.bubble.dependency},
-                {"transfer", rank.bubble.transfer},
-                {"delay", rank.bubble.delay}});
+    for (const auto& cause : causes)
+      text += fmt::format("millrace_{}{{rank=\"{}\",copy=\"{}\",cause=\"{}\"}} {}\n",
+                          name,
+                          rank.rank.value,
+                          rank.copy,
+                          cause.cause,
+                          text_of(rank.*times.*cause.seconds));
 }
 
 }  // namespace
 
 std::string prometheus_text(const StepTotals& totals, const StepRecord& last) {
-  const StepReport& report = last.report;
   std::string text;
-  add(text, "step", "Mini-batches run in this training.", static_cast<double>(last.step));
-  add(text, "update", "Updates done in this training.", static_cast<double>(report.global_step));
-  add(text, "epoch", "Epoch of the last step, from 0.", static_cast<double>(report.epoch));
-  add(text, "steps_total", "Steps of this run.", static_cast<double>(totals.steps()));
-  add(text,
-      "skipped_steps_total",
-      "Steps of this run that updated nothing: the gradient was not finite, or nothing had weight.",
-      static_cast<double>(totals.skipped()));
-  add(text, "samples_total", "Samples of this run.", static_cast<double>(totals.samples()));
-  add(text, "seconds_total", "Time of the steps of this run.", totals.seconds());
-  add(text, "loss", "Mean loss of the last step.", report.mean_loss());
-  add(text, "gradient_norm", "Before clipping, of the last step.", report.gradient_norm);
-  add(text, "clip_factor", "What the last gradient was multiplied by.", report.clip_factor);
-  add(text, "loss_scale", "Of the last step.", report.loss_scale);
-  add(text, "learning_rate", "Of the last step.", report.learning_rate);
-  add(text, "step_seconds", "Time of the last step.", last.seconds);
-  add(text, "samples_per_second", "In the last step.", last.samples_per_second());
-  add(text, "bubble_ratio", "Idle share of the last step's passes.", last.bubble());
-  add_ranks(text, totals);
+  const auto gauge = [&](const StepField& field, auto value) {
+    const char* name = field.metric == nullptr ? field.name : field.metric;
+    if (field.help != nullptr) add(text, name, field.help, "gauge", static_cast<double>(value));
+  };
+  const auto counter = [&](const char* name, const char* help, auto value) {
+    add(text, name, help, "counter", static_cast<double>(value));
+  };
+  for_each_count(last, gauge);
+  counter("steps_total", "Steps of this run.", totals.steps());
+  counter("skipped_steps_total",
+          "Steps of this run that updated nothing: the gradient was not finite, or nothing had "
+          "weight.",
+          totals.skipped());
+  counter("samples_total", "Samples of this run.", totals.samples());
+  counter("seconds_total", "Time of the steps of this run.", totals.seconds());
+  for_each_result(last, gauge);
+  add_ranks(text,
+            "rank_seconds_total",
+            "Time of a rank in this run by what it did.",
+            totals,
+            &RankRecord::times,
+            kRankTimes);
+  add_ranks(text,
+            "bubble_seconds_total",
+            "Idle time of a rank inside the passes by cause.",
+            totals,
+            &RankRecord::bubble,
+            kBubble);
   return text;
 }
 

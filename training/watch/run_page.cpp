@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "millrace/scheduler/plan/draw.hpp"
-#include "millrace/training/records.hpp"
 #include "training/embedded.hpp"
+#include "training/watch/record_fields.hpp"
 
 namespace millrace {
 namespace {
@@ -159,21 +159,15 @@ struct Part {
 };
 
 std::vector<Part> parts_of(const RankRecord& rank) {
-  const Bubble& bubble = rank.bubble;
-  const RankTimes& times = rank.times;
-  const double around = std::max(0.0, times.wait + times.transfer - bubble.total());
-  return {{"compute", "#2e7d32", times.compute},
-          {"warm-up", "#90caf9", bubble.warm_up},
-          {"drain", "#42a5f5", bubble.drain},
-          {"imbalance", "#ef6c00", bubble.imbalance},
-          {"dependency", "#ffb74d", bubble.dependency},
-          {"transfer", "#8e24aa", bubble.transfer},
-          {"delay", "#c62828", bubble.delay},
-          {"wait", "#b0bec5", around},
-          {"data", "#6d4c41", times.data},
-          {"optimizer", "#00897b", times.optimizer},
-          {"save", "#3949ab", times.save},
-          {"other", "#757575", times.other}};
+  RankTimes times = rank.times;
+  times.wait = std::max(0.0, times.wait + times.transfer - rank.bubble.total());  // between passes
+  std::vector<Part> parts;
+  for (const auto& [key, cause, colour, seconds] : kRankTimes)
+    if (colour != nullptr) parts.push_back({cause, colour, times.*seconds});
+  auto at = parts.begin() + 1;  // after compute
+  for (const auto& [key, cause, colour, seconds] : kBubble)
+    at = parts.insert(at, {cause, colour, rank.bubble.*seconds}) + 1;
+  return parts;
 }
 
 std::string percent(double share) {

@@ -1,11 +1,28 @@
-// Sums over the records of a run, and their Prometheus text.
+// Sums over the records of a run, and where their time went.
 #include <algorithm>
 #include <array>
 #include <cstdio>
 
-#include "millrace/training/records.hpp"
+#include "training/watch/record_fields.hpp"
 
 namespace millrace {
+
+RankTimes& RankTimes::operator+=(const RankTimes& more) {
+  for (const auto& cause : kRankTimes) this->*cause.seconds += more.*cause.seconds;
+  return *this;
+}
+
+Bubble& Bubble::operator+=(const Bubble& more) {
+  for (const auto& cause : kBubble) this->*cause.seconds += more.*cause.seconds;
+  return *this;
+}
+
+double StepRecord::bubble() const {
+  const double all = makespan * static_cast<double>(ranks.size());
+  double idle = 0;
+  for (const RankRecord& rank : ranks) idle += rank.bubble.total();
+  return all > 0 ? idle / all : 0;
+}
 
 void StepTotals::add(const StepRecord& record) {
   ++steps_;
