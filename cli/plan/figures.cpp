@@ -59,11 +59,9 @@ std::string depths_text(const std::vector<ChannelCapacity>& channels) {
     sufficient = std::max(sufficient, channel.sufficient);
   }
   return fmt::format(
-      "messages in a channel: at most {} when nothing waits for room, {} suffice{} (per channel: "
-      "--json)\n",
+      "queued messages per channel: at most {}, room for {} is enough (each channel: --json)\n",
       sufficient,
-      minimal,
-      minimal == 1 ? "s" : "");
+      minimal);
 }
 
 nlohmann::json to_json(const std::vector<ChannelCapacity>& channels) {

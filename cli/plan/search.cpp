@@ -164,7 +164,7 @@ void print(const SearchArguments& arguments, const SearchResult& result, const R
                     ? "Holds two replicas of the model, which the memory limit does not count.\n"
                     : "")
             << units_text(model_costs(arguments.plan))
-            << "Span: time per step when steps overlap; trained steps do not.\n\n"
+            << "Span: time per step if steps overlapped; `train` never overlaps steps.\n\n"
             << "Pareto front of makespan, span and memory:\n"
             << front_table(result.front) << '\n'
             << result.evaluations << " orders timed\n";

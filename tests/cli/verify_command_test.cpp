@@ -22,10 +22,9 @@ TEST_F(VerifyCommand, ProvesScheduleCapacityMemoryAndBits) {
   EXPECT_EQ(
       ran.text,
       "interleaved p=2 m=4 v=2: valid, 32 actions\n"
-      "deadlock-free, with messages placed in pairs: rendezvous yes, capacity 3 yes, unbounded "
+      "deadlock-free with sends and receives inserted: rendezvous yes, capacity 3 yes, unbounded "
       "yes\n"
-      "messages in a channel: at most 2 when nothing waits for room, 1 suffices (per channel: "
-      "--json)\n"
+      "queued messages per channel: at most 2, room for 1 is enough (each channel: --json)\n"
       "peak activations by rank: 2.5 1.5\n"
       "same bits as sequential: yes\n");
 }
@@ -85,7 +84,7 @@ TEST_F(VerifyCommand, InsertsMessages_WhereTheProofNeedsThem) {
   for (const std::string schedule :
        {"dualpipe-v -p 2 -m 4", "chimera -p 2 -m 4", "1f1b --w 0 --i 0 --f 0"})
     EXPECT_THAT(command("verify " + schedule).text,
-                HasSubstr("deadlock-free, with messages placed in pairs: rendezvous yes, "
+                HasSubstr("deadlock-free with sends and receives inserted: rendezvous yes, "
                           "capacity 1 yes, unbounded yes\n"))
         << schedule;
 }
