@@ -192,7 +192,8 @@ void print(const Program& program, const Verdict& verdict, std::ostream& out) {
   print_violations(program, verdict.violations, out);
   if (!verdict.violations.empty()) return;
   out << program.name << ": valid, " << program.size() << " actions\n"
-      << "deadlock-free" << (has_messages(program) ? "" : " with sends and receives inserted") << ":";
+      << "deadlock-free" << (has_messages(program) ? "" : " with sends and receives inserted")
+      << ":";
   for (const Proof& proof : verdict.proofs)
     out << (&proof == &verdict.proofs.front() ? " " : ", ") << proof.transport
         << (proof.cycle.empty() ? " yes" : " no");

@@ -49,7 +49,7 @@ std::span<const ResultField<Report>> result_fields() {
        "step",
        Time,
        Record | Sweep,
-       "One optimizer step: all micro-batches, sums of gradients, update",
+       "One optimizer step: micro-batches, gradient sums, update",
        get<Report, &Report::step>},
       {"span",
        "span",
