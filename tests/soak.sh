@@ -24,6 +24,8 @@ tests/house/sanitize.sh asan all
 # One model's weights, for every way to run it; the hashes are for a comparison of two builds.
 tests/house/hashes.sh "$build" >"$build/hashes.txt"
 MILLRACE_ROUNDS=${SOAK_ROUNDS:-100} "$build"/tests/test_cli --gtest_filter='Campaign.*'
+# 200 kills of jobs that launch --restarts starts again: 50 of each of four jobs.
+MILLRACE_ROUNDS=${SOAK_KILLS:-50} "$build"/tests/test_cli --gtest_filter='RestartedJob.RandomKills*'
 # 501 terminations of trainings, in one process and in two.
 MILLRACE_ROUNDS=${SOAK_TERMINATIONS:-167} "$build"/tests/test_cli --gtest_filter='Terminations.*'
 MILLRACE_RANKS=128 "$build"/tests/test_cli --gtest_filter='ManyRanks.*'

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <fmt/format.h>
 #include <string_view>
 #include <utility>
 
@@ -38,7 +39,9 @@ constexpr std::array kPlaceVariables = {"MILLRACE_RANK",
                                         "MILLRACE_JOIN_TIMEOUT",
                                         "MILLRACE_ACTION_TIMEOUT",
                                         "MILLRACE_LAUNCH",
-                                        "MILLRACE_LOG_DIR"};
+                                        "MILLRACE_LOG_DIR",
+                                        "MILLRACE_RESTART",
+                                        "MILLRACE_BEGAN"};
 
 std::string seconds_text(std::chrono::milliseconds time) {
   std::array<char, 32> text{};
@@ -153,11 +156,13 @@ Variables launch_variables(const LaunchConfig& place) {
                          {"MILLRACE_HEARTBEAT_TIMEOUT", seconds_text(place.heartbeat_timeout)},
                          {"MILLRACE_JOIN_TIMEOUT", seconds_text(place.join_timeout)},
                          {"MILLRACE_LAUNCH", place.directory},
-                         {"MILLRACE_LOG_DIR", place.log_directory}};
+                         {"MILLRACE_LOG_DIR", place.log_directory},
+                         {"MILLRACE_RESTART", std::to_string(place.attempt)}};
   if (place.keys_descriptor >= 0)
     variables["MILLRACE_KEYS_FD"] = std::to_string(place.keys_descriptor);
   if (place.insecure) variables["MILLRACE_INSECURE"] = "1";
   if (place.core_dumps) variables["MILLRACE_CORE_DUMPS"] = "1";
+  if (place.began > 0) variables["MILLRACE_BEGAN"] = fmt::format("{:.3f}", place.began);
   if (place.action_timeout)
     variables["MILLRACE_ACTION_TIMEOUT"] = seconds_text(*place.action_timeout);
   std::erase_if(variables, [](const auto& variable) { return variable.second.empty(); });
@@ -185,6 +190,8 @@ LaunchConfig launch_config(const Variables& variables) {
   if (hang.count() > 0) place.action_timeout = hang;
   reader.read("MILLRACE_LAUNCH", place.directory);
   reader.read("MILLRACE_LOG_DIR", place.log_directory);
+  reader.number("MILLRACE_RESTART", place.attempt);
+  reader.number("MILLRACE_BEGAN", place.began);
   return place;
 }
 
@@ -202,11 +209,13 @@ bool uses_tcp(Backend backend) {
 
 JoinedRank::JoinedRank(std::unique_ptr<Endpoint> endpoint,
                        std::string log_directory,
-                       std::string connections)
+                       std::string connections,
+                       int attempt)
     : endpoint_(std::move(endpoint)),
       group_(*endpoint_),
       log_directory_(std::move(log_directory)),
-      connections_(std::move(connections)) {}
+      connections_(std::move(connections)),
+      attempt_(attempt) {}
 
 void JoinedRank::leave(std::chrono::milliseconds longest) {
   endpoint_->leave(std::chrono::steady_clock::now() + longest);

@@ -27,7 +27,7 @@ constexpr int kTries = 200;
 constexpr int kPauseMs = 10;
 constexpr char kMade = '+';
 constexpr char kFailed = '-';
-constexpr pid_t kAllEnded = 0;
+constexpr pid_t kAllEnded = 0;  // as Cleanup::watch has it
 
 /// The workers are dying with the launcher and may still write: again until nothing is left.
 void remove(const std::string& directory) {

@@ -5,24 +5,29 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <fcntl.h>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
 #include <utility>
 
+#include "cli/exit_codes.hpp"
 #include "cli/numbers.hpp"
 #include "cli/ranks/process.hpp"
 #include "cli/ranks/rank_work.hpp"
+#include "cli/ranks/restarts.hpp"
 #include "cli/ranks/sockets.hpp"
 #include "cli/ranks/supervisor.hpp"
 #include "cli/subcommands.hpp"
 #include "cli/train/options.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
+#include "millrace/training/checkpoint.hpp"
 #include "millrace/transport/launch.hpp"
 #include "millrace/transport/shared_memory.hpp"
 
@@ -57,18 +62,18 @@ std::string search_path() {
 }
 
 /// Where nothing else says p, the processes are the ranks: what is wrong with their number was
-/// typed as -n. Returns how many places each process has.
-int checked_command(const LaunchFlags& flags) {
+/// typed as -n.
+CheckedWork checked_command(const LaunchFlags& flags) {
   if (!is_ours(flags.command)) {
     static_cast<void>(found_program(flags.command.front(), search_path()));
-    return 1;
+    return {};
   }
   const auto says_ranks = [](const std::string& word) {
     return word.starts_with("-p") || word.starts_with("--ranks") || word.starts_with("--plan") ||
            word.starts_with("--config");
   };
   try {
-    return check_work(flags.command, flags.processes);
+    return check_work(flags.command, flags.processes, flags.restarts > 0);
   } catch (const InvalidArgument& error) {
     if (std::any_of(flags.command.begin(), flags.command.end(), says_ranks)) throw;
     throw InvalidArgument(parameter_text(error).text(
@@ -76,13 +81,14 @@ int checked_command(const LaunchFlags& flags) {
   }
 }
 
-/// Returns how many places each process has.
-int checked_launch(const LaunchFlags& flags) {
+CheckedWork checked_launch(const LaunchFlags& flags) {
   require(flags.processes >= 1 && flags.processes <= 4096,
           "-n " + std::to_string(flags.processes) + ": must be from 1 to 4096");
   check(flags.link);
   require(flags.grace >= 0 && flags.grace <= 1e6,
           "--grace " + plain(flags.grace) + ": must be from 0 to 1000000 seconds");
+  require(flags.restarts >= 0 && flags.restarts <= 1'000'000,
+          "--restarts " + std::to_string(flags.restarts) + ": must be from 0 to 1000000");
   return checked_command(flags);
 }
 
@@ -180,17 +186,32 @@ Backend backend_of_job(const LinkFlags& link) {
   return Backend::Ipc;
 }
 
-/// What is equal for all ranks.
-LaunchConfig place_of_job(const LaunchFlags& flags, const std::string& directory) {
+/// What is equal for all ranks and attempts.
+LaunchConfig place_of_job(const LaunchFlags& flags) {
   LaunchConfig place = place_of(flags.link);
   place.backend = backend_of_job(flags.link);
   place.member.world = flags.processes;
-  place.member.job = random_number();
-  place.rendezvous = "ipc://" + directory + "/rendezvous";
-  place.directory = directory;
+  place.began =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   if (!flags.log_directory.empty())
     place.log_directory = std::filesystem::absolute(flags.log_directory);
   return place;
+}
+
+/// An attempt finds nothing of the one before: number, folder and keys are its own.
+void begin_attempt(LaunchConfig& place,
+                   int attempt,
+                   const LaunchFlags& flags,
+                   int places,
+                   const std::string& directory) {
+  if (attempt > 1) std::filesystem::remove_all(place.directory);
+  place.attempt = attempt;
+  place.member.job = random_number();
+  place.directory = attempt == 0 ? directory : directory + "/" + std::to_string(attempt);
+  place.rendezvous = "ipc://" + place.directory + "/rendezvous";
+  if (attempt > 0 && ::mkdir(place.directory.c_str(), 0700) != 0)
+    throw Error("cannot make " + place.directory + ": " + std::generic_category().message(errno));
+  if (keyed(flags)) make_keys(place.directory, flags.processes * places);
 }
 
 /// This process's, with the place instead of what was said of another.
@@ -229,31 +250,78 @@ pid_t start_process(Supervisor& supervisor,
                            .joined_mark = is_ours(flags.command) ? "" : place.joined_mark()});
 }
 
+SupervisorOptions supervisor_options(const LaunchFlags& flags,
+                                     const LaunchConfig& place,
+                                     int places,
+                                     const std::string& directory) {
+  SupervisorOptions options{
+      .log_directory = flags.log_directory.empty() ? directory : flags.log_directory,
+      .places = places,
+      .bind_cores = flags.bind_cores,
+      .failure_notice = place.failure_notice(),
+      .heartbeat_timeout = place.heartbeat_timeout,
+      .grace = milliseconds(flags.grace),
+      .join_timeout = place.join_timeout};
+  if (flags.restarts > 0)
+    options.step_of = [&place](int rank) { return place.step_of(Rank{rank}); };
+  return options;
+}
+
+Continues continues_of(const LaunchFlags& flags, const CheckedWork& work) {
+  if (!is_ours(flags.command)) return Continues::AsItsProgram;
+  return work.save_folder.empty() ? Continues::FromTheBeginning : Continues::FromCheckpoints;
+}
+
+/// Steps before the one that a training continued from are those of its start.
+JobFailure failure_of(const JobEnd& end, const LaunchFlags& flags, const CheckedWork& work) {
+  JobFailure failure{.code = end.code, .what = end.what, .step = end.step};
+  if (!is_ours(flags.command)) {
+    failure.progress = end.step;
+    return failure;
+  }
+  const auto kept = find_checkpoints(work.save_folder);
+  if (!kept.empty()) failure.progress = kept.front().step;
+  if (end.step.value_or(0) < failure.progress.value_or(0) || !end.step) failure.step = -1;
+  return failure;
+}
+
 }  // namespace
 
 int launch(const LaunchFlags& flags) {
-  const int places = checked_launch(flags);
+  const CheckedWork work = checked_launch(flags);
   take_over_from_engine();
-  check_descriptors(flags.processes, places);
+  check_descriptors(flags.processes, work.places);
   if (keyed(flags)) keep_out_of_dumps(flags.link.core_dumps);
   make_log_directory(flags.log_directory);
   const std::string parent = temporary_directory();
   Cleanup::sweep(parent);
   const Cleanup cleanup(parent);
-  const std::string& path = cleanup.directory();
-  if (keyed(flags)) make_keys(path, flags.processes * places);
 
-  const LaunchConfig place = place_of_job(flags, path);
-  Supervisor supervisor({.log_directory = flags.log_directory.empty() ? path : flags.log_directory,
-                         .places = places,
-                         .bind_cores = flags.bind_cores,
-                         .failure_notice = place.failure_notice(),
-                         .heartbeat_timeout = place.heartbeat_timeout,
-                         .grace = milliseconds(flags.grace),
-                         .join_timeout = place.join_timeout});
-  for (int number = 0; number < flags.processes; ++number)
-    cleanup.watch(start_process(supervisor, flags, place, {number, flags.processes}, places));
-  return supervisor.wait();
+  LaunchConfig place = place_of_job(flags);
+  RestartHistory history;
+  for (int attempt = 0;; ++attempt) {
+    begin_attempt(place, attempt, flags, work.places, cleanup.directory());
+    Supervisor supervisor(supervisor_options(flags, place, work.places, cleanup.directory()));
+    for (int number = 0; number < flags.processes; ++number)
+      cleanup.watch(
+          start_process(supervisor, flags, place, {number, flags.processes}, work.places));
+    const JobEnd end = supervisor.wait();
+    cleanup.watch(0);
+    RestartDecision decision;
+    if (flags.restarts > 0 && !end.is_asked && may_restart(end.code, is_ours(flags.command)))
+      decision = decide_restart(history, failure_of(end, flags, work), flags.restarts);
+    if (!decision.why_not.empty())
+      std::cerr << "millrace launch: not started again: " << decision.why_not << '\n';
+    if (!decision.restarts) {
+      supervisor.report();
+      return end.code;
+    }
+    history = decision.history;
+    std::cerr << "millrace launch: "
+              << restart_line(*history.last, attempt + 1, decision.delay, continues_of(flags, work))
+              << '\n';
+    if (const int code = supervisor.pause(decision.delay); code != kDone) return code;
+  }
 }
 
 void add_launch(CLI::App& app, const std::vector<std::string>& words) {
@@ -274,6 +342,14 @@ void add_launch(CLI::App& app, const std::vector<std::string>& words) {
                    flags->grace,
                    "Seconds from a signal or failure to the kill, and from the end of rank 0 until "
                    "processes that it started are no longer read")
+      ->capture_default_str();
+  subcommand
+      ->add_option("--restarts",
+                   flags->restarts,
+                   "Restarts of all ranks after a lost or hung rank, without progress (newer "
+                   "checkpoints; of a program, later steps). train continues from the newest "
+                   "checkpoint in --save. A restart waits 0.1 s, each without progress twice as "
+                   "long, at most 60 s. The same failure in the same step three times ends the job")
       ->capture_default_str();
   subcommand->add_flag("--bind-cores", flags->bind_cores, "Bind rank r to core r");
   add_link_flags(*subcommand, flags->link);

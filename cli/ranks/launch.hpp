@@ -13,14 +13,16 @@ struct LaunchFlags {
   int processes = 4;
   std::string log_directory = {};  ///< empty: logs go with the job
   double grace = 5;                ///< seconds
+  int restarts = 0;                ///< without progress
   bool bind_cores = false;
   LinkFlags link = {.link = "auto"};
   std::vector<std::string> command = {};  ///< what every process does: train or doctor, and options
 };
 
-/// Starts the ranks, passes signals on, waits for all. Returns the exit code of the failure that
-/// caused the others, or 0. Throws InvalidArgument on flags that make no sense, Error when the
-/// system refuses. The process must have one thread and no network context yet.
+/// Starts the ranks, passes signals on, waits for all, and starts them again where the flags say
+/// so. Returns the exit code of the last failure that caused the others, or 0. Throws
+/// InvalidArgument on flags that make no sense, Error when the system refuses. The process must
+/// have one thread and no network context yet.
 [[nodiscard]] int launch(const LaunchFlags& flags);
 
 /// The path of the program that was typed: itself where it has a slash, else the first of `folders`
@@ -42,7 +44,7 @@ class Cleanup {
   [[nodiscard]] const std::string& directory() const { return directory_; }
 
   /// Has this process group killed when the launcher ends without having destroyed this: programs
-  /// may have started others, which do not end with their parent.
+  /// may have started others, which do not end with their parent. 0: those so far have ended.
   void watch(pid_t group) const;
 
   /// Removes the directories in `parent` whose job is dead: no process holds the lock any more that

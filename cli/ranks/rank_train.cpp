@@ -24,6 +24,7 @@
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/text.hpp"
+#include "millrace/training/checkpoint.hpp"
 #include "millrace/training/ranks.hpp"
 #include "millrace/training/state.hpp"
 
@@ -119,7 +120,8 @@ void check_processes(const Grid& grid, int world) {
 }
 
 /// The train subcommand's own options, typed after "--".
-TrainJob train_job(std::vector<std::string> words, int world) {
+TrainJob train_job(std::vector<std::string> words, const JobProcess& process) {
+  const int world = process.processes;
   words.insert(words.begin(), "train");
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   CLI::App app("Train", "millrace");
@@ -136,6 +138,8 @@ TrainJob train_job(std::vector<std::string> words, int world) {
     throw InvalidArgument(usage_message(app, error, "train"));
   }
   if (!train.config.empty()) read_config(subcommand, train.config);
+  train.start.attempt = process.attempt;
+  train.start.began = process.began;
   take_settings(subcommand, train.start, world);
   if (executor.count() > 0 && executor.results().back() != "ranks")
     throw InvalidArgument("--executor " + executor.results().back() +
@@ -244,14 +248,20 @@ void train_place(ProcessShare& share, Endpoint& endpoint, ProcessGroup& group) {
 
 }  // namespace
 
-int check_train(const std::vector<std::string>& options, int processes) {
-  return train_job(options, processes).grid().processes() / processes;
+CheckedWork check_train(const std::vector<std::string>& options, int processes, bool restarts) {
+  const TrainJob job = train_job(options, {.processes = processes});
+  const std::string& save = job.options.save.folder;
+  require(!restarts || !job.flags.start.from.empty() || find_checkpoints(save).empty(), [&] {
+    return fmt::format(
+        "--save {}: has checkpoints of another run; resume it, or save to another folder", save);
+  });
+  return {.places = job.grid().processes() / processes, .save_folder = save};
 }
 
 RankWork train_work(const std::vector<std::string>& options,
                     const JobProcess& process,
                     std::chrono::milliseconds timeout) {
-  const auto share = std::make_shared<ProcessShare>(process, train_job(options, process.processes));
+  const auto share = std::make_shared<ProcessShare>(process, train_job(options, process));
   TrainJob& job = share->job;
   job.options.save.patience = timeout;
   for (const Rank rank : share->ranks) note_begin(job, process, rank);

@@ -24,6 +24,14 @@ struct RankWork {
 struct JobProcess {
   int number = 0;
   int processes = 1;
+  int attempt = 0;   ///< as LaunchConfig::attempt
+  double began = 0;  ///< as LaunchConfig::began
+};
+
+/// What a launcher has to know of the work.
+struct CheckedWork {
+  int places = 1;             ///< of each process
+  std::string save_folder{};  ///< of a training; empty: it saves nothing
 };
 
 /// The work that `words` name, for one process: "train" or "doctor", each with its options.
@@ -32,10 +40,12 @@ struct JobProcess {
                                  const JobProcess& process,
                                  std::chrono::milliseconds timeout);
 
-/// Refuses what no rank could do, before any is started; looks at no data. Returns how many places
-/// each of the processes has.
-[[nodiscard]] int check_work(std::vector<std::string> words, int processes);
-[[nodiscard]] int check_train(const std::vector<std::string>& options, int processes);
+/// Refuses what no rank could do, before any is started; looks at no data. `restarts`: the job may
+/// be started again, so that the checkpoints in its folder must be its own.
+[[nodiscard]] CheckedWork check_work(std::vector<std::string> words, int processes, bool restarts);
+[[nodiscard]] CheckedWork check_train(const std::vector<std::string>& options,
+                                      int processes,
+                                      bool restarts);
 
 /// A process's share of a training.
 [[nodiscard]] RankWork train_work(const std::vector<std::string>& options,

@@ -121,10 +121,9 @@ Supervisor::~Supervisor() {
     if (!worker.status) ::waitpid(worker.process, nullptr, 0);
     if (worker.pidfd >= 0) ::close(worker.pidfd);
   }
-  for (const int file : {errors_, first_log_})
+  for (const int file : {errors_, first_log_, signals_})
     if (file >= 0) ::close(file);
-  ::close(signals_);
-  ::pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
+  // The signals stay blocked: one that comes now is for the next attempt.
 }
 
 void Supervisor::exec_worker(const RankStart& start,
@@ -271,6 +270,7 @@ bool Supervisor::reap(Worker& worker) {
   if (WIFCONTINUED(status)) worker.stopped.reset();
   if (WIFSTOPPED(status)) worker.stopped = {WSTOPSIG(status), Clock::now()};
   if (WIFCONTINUED(status) || WIFSTOPPED(status)) return false;
+  worker.step = step_of(worker);
   worker.status = status;
   worker.ended = Clock::now();
   ::kill(-worker.process, SIGKILL);  // and all that it started
@@ -285,10 +285,6 @@ void Supervisor::heed_end(const Worker& worker) {
     kill_at_ = worker.ended + options_.grace;
   }
   announce(worker);
-}
-
-std::string Supervisor::stop_of(const Worker& worker) {
-  return "was stopped (signal " + std::to_string(worker.stopped->signal) + ") and did not go on";
 }
 
 /// Only causes: a rank that gave up on another one is not to blame, and ranks that were built for
@@ -350,7 +346,8 @@ void Supervisor::end_stopped() {
 
 int Supervisor::wait_ms() const {
   const auto awaited = [](const Worker& worker) { return !worker.mark.empty(); };
-  return kill_at_ || std::any_of(workers_.begin(), workers_.end(), awaited) ? 50 : 1000;
+  const bool looks_often = kill_at_ || options_.step_of != nullptr;
+  return looks_often || std::any_of(workers_.begin(), workers_.end(), awaited) ? 50 : 1000;
 }
 
 void Supervisor::poll_once() {
@@ -363,6 +360,7 @@ void Supervisor::poll_once() {
   if (items[1].revents != 0) copy_errors();
   if (items[2].revents != 0) pass_on();
   for (Worker& worker : workers_) look_for_joined(worker);
+  if (const auto step = step_of(workers_.front())) step_ = std::max(step_.value_or(0), *step);
   std::vector<const Worker*> ended;  // all of them are known before one is handled
   for (Worker& worker : workers_)
     if (reap(worker)) ended.push_back(&worker);
@@ -377,7 +375,17 @@ bool Supervisor::all_ended() const {
       workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.status; });
 }
 
-int Supervisor::wait() {
+int Supervisor::pause(std::chrono::milliseconds time) {
+  const auto end = Clock::now() + time;
+  pollfd signals{signals_, POLLIN, 0};
+  while (received_ == 0 && Clock::now() < end) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+    if (::poll(&signals, 1, static_cast<int>(std::max<std::int64_t>(left, 0))) > 0) take_signal();
+  }
+  return code_of_signal();
+}
+
+JobEnd Supervisor::wait() {
   logs_.set_aside_others();
   while (!all_ended()) poll_once();
   read_rest();
@@ -385,8 +393,7 @@ int Supervisor::wait() {
   // Of a job that went well these are lines of progress, which may be lost.
   const auto well = [](const Worker& worker) { return weight_of(*worker.status) == 0; };
   if (!std::all_of(workers_.begin(), workers_.end(), well)) std::cerr << unread_ << std::flush;
-  if (received_ != 0) return received_ == SIGINT ? kInterrupted : kTerminated;
-  return verdict();
+  return received_ == 0 ? end_of_job() : JobEnd{.code = code_of_signal(), .is_asked = true};
 }
 
 }  // namespace millrace::cli

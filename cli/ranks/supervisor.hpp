@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -48,6 +50,14 @@ struct RankStart {
   std::string joined_mark;
 };
 
+/// How the ranks of a job ended.
+struct JobEnd {
+  int code = 0;  ///< of the failure that caused the others, or 0; 130 or 143 after a signal
+  bool is_asked = false;                  ///< by a signal to this process
+  std::string what = {};                  ///< the failure: "rank 1 was ended by signal 9 (Killed)"
+  std::optional<std::int64_t> step = {};  ///< that the failed rank was in; empty: not known
+};
+
 struct SupervisorOptions {
   std::string log_directory;  ///< gets rank-R.log, by the first rank of a process
   int places = 1;             ///< ranks that each process is
@@ -61,6 +71,8 @@ struct SupervisorOptions {
   std::chrono::milliseconds grace{5000};
   /// A rank with a mark must join so soon after its start, or after the last other one that joined.
   std::chrono::milliseconds join_timeout{60'000};
+  /// The training step of a rank, as LaunchConfig::step_of; empty: the step is not of interest.
+  std::function<std::optional<std::int64_t>(int rank)> step_of = {};
 };
 
 /// Thread-safety: thread-affine; the process must have one thread and no network context yet.
@@ -76,10 +88,15 @@ class Supervisor {
   /// writes to this process's standard output.
   pid_t start(const RankStart& start);
 
-  /// Waits for all. Returns the exit code of the failure that caused the others, or 0; 130 after an
-  /// interrupt and 143 after a termination or a hang-up, unless hang-ups were ignored from the
-  /// start.
-  int wait();
+  /// Waits for all. The code is 130 after an interrupt and 143 after a termination or a hang-up,
+  /// unless hang-ups were ignored from the start.
+  [[nodiscard]] JobEnd wait();
+
+  /// Prints on standard error how it ended, the cause last.
+  void report() const;
+
+  /// Waits before the ranks start again. Returns the exit code if a signal ends the job; else 0.
+  [[nodiscard]] int pause(std::chrono::milliseconds time);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -97,9 +114,10 @@ class Supervisor {
     std::optional<int> status;  // as waitpid says
     Clock::time_point ended;
     bool killed_by_us = false;
-    std::optional<Stop> stopped;  // and not continued since
-    std::string mark;             // empty: joined, or not checked
-    bool absent = false;          // the others waited for it in vain
+    std::optional<Stop> stopped;       // and not continued since
+    std::string mark;                  // empty: joined, or not checked
+    bool absent = false;               // the others waited for it in vain
+    std::optional<std::int64_t> step;  // in which it ended
   };
 
   [[noreturn]] void exec_worker(const RankStart& start,
@@ -122,6 +140,7 @@ class Supervisor {
   [[nodiscard]] bool all_ended() const;
   [[nodiscard]] const Worker* culprit() const;
   [[nodiscard]] const Worker* witness() const;
+  [[nodiscard]] const Worker* hung() const;
   [[nodiscard]] std::string ranks_of(const Worker& worker) const;
   [[nodiscard]] std::string name_of(const Worker& worker) const;
   [[nodiscard]] static std::string stop_of(const Worker& worker);
@@ -130,10 +149,12 @@ class Supervisor {
   void publish(const std::string& message);
   void print_tail(const Worker& worker) const;
   void explain(const Worker& worker) const;
-  bool name_stopped() const;
-  [[nodiscard]] int name_absent() const;
-  [[nodiscard]] int note_strangers() const;
-  [[nodiscard]] int verdict() const;
+  void name_absent() const;
+  void name_stopped() const;
+  void note_strangers() const;
+  [[nodiscard]] JobEnd end_of_job() const;
+  [[nodiscard]] int code_of_signal() const;
+  [[nodiscard]] std::optional<std::int64_t> step_of(const Worker& worker) const;
 
   SupervisorOptions options_;
   RankLogs logs_;
@@ -146,6 +167,7 @@ class Supervisor {
   std::string unread_;  // of what rank 0 printed, by the reader of our standard error
   int received_ = 0;    // the signal that ends us
   bool published_ = false;
+  std::optional<std::int64_t> step_;  // of rank 0, as last seen
   std::optional<Clock::time_point> kill_at_;
   Clock::time_point last_joined_ = Clock::now();  // or started
   int joined_ = 0;                                // of those with a mark

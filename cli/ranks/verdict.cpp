@@ -49,6 +49,10 @@ std::string Supervisor::name_of(const Worker& worker) const {
   return (options_.places == 1 ? "" : "the process of ") + ranks_of(worker);
 }
 
+std::string Supervisor::stop_of(const Worker& worker) {
+  return "was stopped (signal " + std::to_string(worker.stopped->signal) + ") and did not go on";
+}
+
 /// The last lines of its log, of this attempt. What rank 0 said was passed on at once.
 void Supervisor::print_tail(const Worker& worker) const {
   std::deque<std::string> tail;
@@ -67,50 +71,87 @@ void Supervisor::explain(const Worker& worker) const {
   std::cerr << "millrace launch: " << name_of(worker) << " " << end_of(*worker.status) << '\n';
 }
 
-/// Those for which the others waited in vain. The exit code; 0 where there were none.
-int Supervisor::name_absent() const {
-  int code = kDone;
-  for (const Worker& worker : workers_) {
-    if (!worker.absent) continue;
-    if (code == kDone) print_tail(worker);
-    if (code != kLostPeer) code = worker.killed_by_us ? kHang : kLostPeer;
-    std::cerr << "millrace launch: " << name_of(worker) << " " << absence_of(worker)
-              << " (join_launch)\n";
-  }
-  return code;
+/// Those for which the others waited in vain.
+void Supervisor::name_absent() const {
+  print_tail(*std::ranges::find(workers_, true, &Worker::absent));
+  for (const Worker& worker : workers_)
+    if (worker.absent)
+      std::cerr << "millrace launch: " << name_of(worker) << " " << absence_of(worker)
+                << " (join_launch)\n";
 }
 
-/// Those that stood still until we killed them. Returns whether there were any.
-bool Supervisor::name_stopped() const {
-  bool any = false;
+/// One that stood still until we killed it; else, of ranks that gave up on another, the only one
+/// that had to be killed.
+const Supervisor::Worker* Supervisor::hung() const {
+  const Worker* found = nullptr;
   for (const Worker& worker : workers_) {
-    if (!worker.killed_by_us || !worker.stopped) continue;
-    any = true;
-    std::cerr << "millrace launch: " << name_of(worker) << " " << stop_of(worker) << '\n';
+    if (!worker.killed_by_us) continue;
+    if (worker.stopped) return &worker;
+    found = &worker;
   }
-  return any;
+  const auto killed = std::ranges::count(workers_, true, &Worker::killed_by_us);
+  return killed == 1 ? found : nullptr;
+}
+
+void Supervisor::name_stopped() const {
+  for (const Worker& worker : workers_)
+    if (worker.killed_by_us && worker.stopped)
+      std::cerr << "millrace launch: " << name_of(worker) << " " << stop_of(worker) << '\n';
 }
 
 /// They may be right: a program prints its help without meeting anybody.
-int Supervisor::note_strangers() const {
+void Supervisor::note_strangers() const {
   const auto not_joined = [](const Worker& worker) { return !worker.mark.empty(); };
-  if (received_ == 0 && std::any_of(workers_.begin(), workers_.end(), not_joined))
+  if (std::any_of(workers_.begin(), workers_.end(), not_joined))
     std::cerr << "millrace launch: no rank has joined, each worked alone (join_launch)\n";
-  return kDone;
 }
 
-/// Says what happened, the cause last.
-int Supervisor::verdict() const {
-  if (const int code = name_absent(); code != kDone) return code;
+/// A rank that ends by itself takes its step with it: then the others are where it was.
+std::optional<std::int64_t> Supervisor::step_of(const Worker& worker) const {
+  if (!options_.step_of) return std::nullopt;
+  return options_.step_of(static_cast<int>(&worker - workers_.data()) * options_.places);
+}
+
+int Supervisor::code_of_signal() const {
+  if (received_ == 0) return kDone;
+  return received_ == SIGINT ? kInterrupted : kTerminated;
+}
+
+JobEnd Supervisor::end_of_job() const {
+  const auto end = [this](const Worker& worker, int code, const std::string& how) {
+    return JobEnd{.code = code,
+                  .what = name_of(worker) + " " + how,
+                  .step = worker.step ? worker.step : step_};
+  };
+  for (const int code : {kLostPeer, kHang})
+    for (const Worker& worker : workers_)
+      if (worker.absent && worker.killed_by_us == (code == kHang))
+        return end(worker, code, absence_of(worker));
+  const Worker *worst = culprit(), *stopped = hung();
+  const bool gave_up =
+      worst == nullptr || blames_another(*worst->status) || is_aborted(*worst->status);
+  // The ranks found it silent; that it was stopped is known only here.
+  if (gave_up && stopped != nullptr && stopped->stopped)
+    return end(*stopped, kHang, stop_of(*stopped));
+  if (worst == nullptr) return {};
+  const int code = code_of(*worst->status);
+  return code == kHang && stopped != nullptr ? end(*stopped, code, "hung")
+                                             : end(*worst, code, end_of(*worst->status));
+}
+
+void Supervisor::report() const {
+  if (received_ != 0) return;
+  if (std::ranges::find(workers_, true, &Worker::absent) != workers_.end()) return name_absent();
   const Worker* worst = culprit();
-  if (worst == nullptr) return name_stopped() ? kHang : note_strangers();
+  if (worst == nullptr) {
+    name_stopped();
+    if (end_of_job().code == kDone) note_strangers();
+    return;
+  }
   const Worker* other = WIFSIGNALED(*worst->status) ? witness() : nullptr;
   if (other != nullptr) explain(*other);
   explain(*worst);
-  // The ranks found it silent; that it was stopped is known only here.
-  const bool gave_up = blames_another(*worst->status) || is_aborted(*worst->status);
-  if (gave_up && name_stopped()) return kHang;
-  return code_of(*worst->status);
+  if (blames_another(*worst->status) || is_aborted(*worst->status)) name_stopped();
 }
 
 int weight_of(int status) {

@@ -193,8 +193,9 @@ void run(const LaunchConfig& process,
          const Join& join_others) {
   warn(process);
   open_as_many_files_as_allowed();
-  const auto& [self, processes, job, epoch] = process.member;
-  const RankWork work = rank_work(command, {self.value, processes}, process.join_timeout);
+  const JobProcess self = {
+      process.member.rank.value, process.member.world, process.attempt, process.began};
+  const RankWork work = rank_work(command, self, process.join_timeout);
   const auto joined = joined_at(process, work, join_others);
   std::vector<const Endpoint*> endpoints;
   for (const auto& rank : joined) {
@@ -228,9 +229,9 @@ RankWork rank_work(std::vector<std::string> words,
   return trains ? train_work(words, process, timeout) : doctor_work(words, process.processes);
 }
 
-int check_work(std::vector<std::string> words, int processes) {
-  const bool trains = takes_train(words);
-  return trains ? check_train(words, processes) : doctor_work(words, processes).places;
+CheckedWork check_work(std::vector<std::string> words, int processes, bool restarts) {
+  if (takes_train(words)) return check_train(words, processes, restarts);
+  return {.places = doctor_work(words, processes).places};
 }
 
 void add_worker(CLI::App& app) {

@@ -28,6 +28,8 @@ namespace millrace::cli {
 struct StartFlags {
   std::string resume, weights;
   bool narrow_weights = false;
+  int attempt = 0;   ///< as LaunchConfig::attempt
+  double began = 0;  ///< as LaunchConfig::began
 
   // Set by take_settings.
   std::string from;            ///< what to resume; empty: nothing

@@ -71,6 +71,19 @@ Found readable_at(const std::string& source) {
   return read(source);
 }
 
+/// A job that was started again continues from what it saved, unless that is older than what it was
+/// given to resume.
+void take_own_checkpoint(StartFlags& flags, const std::string& save) {
+  const auto places = find_checkpoints(save);
+  if (flags.attempt == 0 || places.empty()) return;
+  const bool gives = !flags.resume.empty() && flags.resume != "auto";
+  if (gives && places.front().step <= readable_at(flags.resume).manifest.counters.mini_batches)
+    return;
+  flags.resume = "auto";
+  flags.weights.clear();
+  flags.narrow_weights = false;
+}
+
 /// Other samples are other data, which the trainer would only find by their contents.
 void take_lengths(CLI::App& subcommand, const std::string& saved) {
   const CLI::Option& given = *subcommand.get_option("--lengths");
@@ -210,6 +223,7 @@ void take_settings(CLI::App& subcommand, StartFlags& flags, int world) {
   const std::string& save = given["save_folder"];
   require(flags.resume != "auto" || !save.empty(),
           "--resume auto: needs --save, whose folder it looks in");
+  if (!save.empty()) take_own_checkpoint(flags, save);
   flags.from = flags.resume == "auto" ? save : flags.resume;
   if (flags.resume == "auto" && find_checkpoints(save).empty()) flags.from.clear();
   if (flags.from.empty()) return;

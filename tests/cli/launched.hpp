@@ -123,6 +123,9 @@ class Command {
     return std::filesystem::is_empty(scratch_.path() + "/tmp");
   }
 
+  /// The file of its standard error.
+  [[nodiscard]] std::string errors_path() const { return scratch_.path() + "/err"; }
+
   /// The folder LOGS.
   [[nodiscard]] std::string logs() const { return scratch_.path() + "/logs"; }
 

@@ -248,6 +248,7 @@ class Offers : public CommandTest {
     Lines lines = {{"--processes", "--processes 2" + work},
                    {"--log-dir", "-n 2 --log-dir " + path("logs") + work},
                    {"--grace", "-n 2 --grace 1" + work},
+                   {"--restarts", "-n 2 --restarts 3" + work},
                    {"--bind-cores", "-n 2 --bind-cores" + work}};
     add_links(lines, "-n 2 ", work);
     return lines;

@@ -73,7 +73,9 @@ int train(const std::string& deed) {
   const ModelSpec model = parse_model("mlp:64-16-16-16-10");
   Trainer trainer(rank_parts(model, {program}, options, rank.endpoint(), rank.group()), options);
   Batch batch(select_rows(digits(), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}), 4);
+  const bool dies = deed == "dies-in-step-3" || (deed == "dies-once" && rank.attempt() == 0);
   for (int step = 0; step < (deed == "goes-on" ? 1'000'000 : 5); ++step) {
+    if (dies && step == 3) trainer.before_update = [](auto) { ::raise(SIGKILL); };
     (void)trainer.step(batch);
     if (step == 0) std::cerr << "rank " << rank.rank().value << ": epoch\n";
   }

@@ -31,6 +31,8 @@ LaunchConfig some_place() {
   place.action_timeout = 20ms;
   place.directory = "/tmp/place";
   place.log_directory = "/tmp/logs";
+  place.attempt = 3;
+  place.began = 1.75e9;
   return place;
 }
 
@@ -52,6 +54,8 @@ TEST(LaunchConfig, ComesBackOutOfItsVariables) {
   EXPECT_EQ(read.action_timeout, place.action_timeout);
   EXPECT_EQ(read.directory, place.directory);
   EXPECT_EQ(read.log_directory, place.log_directory);
+  EXPECT_EQ(read.attempt, place.attempt);
+  EXPECT_EQ(read.began, place.began);
   EXPECT_EQ(read.failure_notice(), "/tmp/place/failure_notice");
   EXPECT_EQ(read.joined_mark(), "/tmp/place/joined-2");
 }

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cerrno>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <system_error>
 #include <unistd.h>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "millrace/transport/launch.hpp"
 #include "millrace/transport/listener.hpp"
 #include "millrace/transport/shared_memory.hpp"
+#include "transport/liveness/progress_slot.hpp"
 #include "transport/shared_memory/backend.hpp"
 #ifdef MILLRACE_ZEROMQ
 #include "transport/zeromq/backend.hpp"
@@ -125,6 +127,16 @@ Variables own_environment() {
   return variables;
 }
 
+std::optional<std::int64_t> LaunchConfig::step_of(Rank rank) const {
+  const auto activity =
+      ProgressSlot::of(fmt::format("{}/r{}.{}.progress", directory, rank.value, member.epoch));
+  constexpr std::uint64_t kFirstEvaluation = std::uint64_t{1} << 63U;
+  const bool steps = activity && activity->doing != Doing::Starts &&
+                     activity->doing != Doing::Departs && activity->doing != Doing::Left &&
+                     activity->tag.step < kFirstEvaluation;
+  return steps ? std::optional(static_cast<std::int64_t>(activity->tag.step)) : std::nullopt;
+}
+
 Backend chosen_backend(std::string_view asked, const Variables& variables) {
   if (asked != "auto") return built(named_backend(asked)).backend;
   if (is_built(Backend::Mpi) && started_by_mpirun(variables)) return Backend::Mpi;
@@ -148,7 +160,7 @@ JoinedRank join(const LaunchConfig& config, const JoinOptions& options) {
                         .progress = options.progress,
                         .failure_notice = config.failure_notice()},
                        std::move(*own.listener));
-  return {std::move(endpoint), config.log_directory, own.listener->connections()};
+  return {std::move(endpoint), config.log_directory, own.listener->connections(), config.attempt};
 }
 
 LaunchConfig own_launch_config() {
@@ -166,7 +178,8 @@ JoinedRank join_launch(const JoinOptions& options) {
 
 JoinedRank join_launch_at(const LaunchConfig& place, const JoinOptions& options) {
   if (place.member.world == 1 && place.rendezvous.empty())
-    return {InProcessHub(1, options.depths).endpoint(Rank{0}), place.log_directory};
+    return {
+        InProcessHub(1, options.depths).endpoint(Rank{0}), place.log_directory, {}, place.attempt};
   return in_variables([&] { return join(place, options); });
 }
 

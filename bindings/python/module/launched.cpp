@@ -84,6 +84,10 @@ void bind_launched(py::module_& module) {
                              &Launched::log_directory,
                              "Of `millrace launch --log-dir`, for what a rank writes beside its "
                              "log; empty where there is none.")
+      .def_property_readonly("attempt",
+                             &Launched::attempt,
+                             "How often `millrace launch --restarts` has started this job again; a "
+                             "program that saves continues from its newest checkpoint if not 0.")
       .def("leave",
            &leave,
            "seconds"_a = 30.0,

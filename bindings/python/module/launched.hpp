@@ -26,6 +26,7 @@ class Launched {
   [[nodiscard]] int rank() const { return rank_->rank().value; }
   [[nodiscard]] int world() const { return rank_->world(); }
   [[nodiscard]] const std::string& log_directory() const { return rank_->log_directory(); }
+  [[nodiscard]] int attempt() const { return rank_->attempt(); }
   [[nodiscard]] JoinedRank& joined() { return *rank_; }
 
  private:

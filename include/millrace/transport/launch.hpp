@@ -69,7 +69,8 @@ enum class Backend : std::uint8_t {
 
 /// Where a process is in its job, set by what started it. As variables, each MILLRACE_ and: RANK,
 /// WORLD, RENDEZVOUS, JOB, ENDPOINT, INTERFACE, KEYS or KEYS_FD, INSECURE, CORE_DUMPS,
-/// HEARTBEAT_TIMEOUT, JOIN_TIMEOUT and ACTION_TIMEOUT (seconds), LAUNCH (the directory), LOG_DIR.
+/// HEARTBEAT_TIMEOUT, JOIN_TIMEOUT and ACTION_TIMEOUT (seconds), LAUNCH (the directory), LOG_DIR,
+/// RESTART, BEGAN (seconds since 1970).
 struct LaunchConfig {
   Membership member;
   std::string rendezvous = {};  ///< "ipc://path", "tcp://host:port"; empty: one rank, or mpi
@@ -88,11 +89,17 @@ struct LaunchConfig {
   int places = 1;                  ///< mpi: ranks of every process, as MpiOptions::places
   std::string directory = {};      ///< private, of the launcher; empty: there is none
   std::string log_directory = {};  ///< for what a rank writes next to its log; empty: none is kept
+  int attempt = 0;                 ///< restarts of the job before this start of its ranks
+  double began = 0;                ///< the first attempt, in seconds since 1970; 0: not known
 
   /// The file that says which rank ended too soon, and the one that says that this rank has joined;
   /// empty without a launcher.
   [[nodiscard]] std::string failure_notice() const;
   [[nodiscard]] std::string joined_mark() const;
+
+  /// The training step of a rank on this host, and after its process was killed the last one; empty
+  /// if it has none or has ended by itself, and during an evaluation. For the launcher.
+  [[nodiscard]] std::optional<std::int64_t> step_of(Rank rank) const;
 };
 
 /// The backend named `asked`. "auto" is Mpi under mpirun where that is built in, SharedMemory where
@@ -130,7 +137,8 @@ class JoinedRank {
  public:
   JoinedRank(std::unique_ptr<Endpoint> endpoint,
              std::string log_directory,
-             std::string connections = {});
+             std::string connections = {},
+             int attempt = 0);
 
   [[nodiscard]] Rank rank() const { return endpoint_->rank(); }
   [[nodiscard]] int world() const { return endpoint_->world(); }
@@ -139,6 +147,10 @@ class JoinedRank {
   [[nodiscard]] ProcessGroup& group() { return group_; }
   /// As LaunchConfig::log_directory.
   [[nodiscard]] const std::string& log_directory() const { return log_directory_; }
+
+  /// As LaunchConfig::attempt. A program that saves continues from its newest checkpoint if it is
+  /// not 0.
+  [[nodiscard]] int attempt() const { return attempt_; }
 
   /// As Listener::connections.
   [[nodiscard]] const std::string& connections() const { return connections_; }
@@ -152,6 +164,7 @@ class JoinedRank {
   ProcessGroup group_;
   std::string log_directory_;
   std::string connections_;
+  int attempt_ = 0;
 };
 
 /// What a process of several ranks does before they join, each on a thread of its own: MPI, where
