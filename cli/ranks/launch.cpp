@@ -292,6 +292,11 @@ int launch(const LaunchFlags& flags) {
   take_over_from_engine();
   check_descriptors(flags.processes, work.places);
   if (keyed(flags)) keep_out_of_dumps(flags.link.core_dumps);
+  if (flags.dry_run) {
+    std::cout << "dry run: " << flags.processes << " processes of " << flags.command.front()
+              << " would start; none was\n";
+    return 0;
+  }
   make_log_directory(flags.log_directory);
   const std::string parent = temporary_directory();
   Cleanup::sweep(parent);
@@ -351,6 +356,8 @@ void add_launch(CLI::App& app, const std::vector<std::string>& words) {
                    "checkpoint in --save. A restart waits 0.1 s, each without progress twice as "
                    "long, at most 60 s. The same failure in the same step three times ends the job")
       ->capture_default_str();
+  subcommand->add_flag(
+      "--dry-run", flags->dry_run, "Check everything and print what would run, without a process");
   subcommand->add_flag("--bind-cores", flags->bind_cores, "Bind rank r to core r");
   add_link_flags(*subcommand, flags->link);
   subcommand
@@ -367,6 +374,7 @@ void add_launch(CLI::App& app, const std::vector<std::string>& words) {
   subcommand->callback([subcommand, flags, words] {
     refuse_surplus(*subcommand, *flags);
     flags->command = command_as_typed(flags->command, words);
+    if (flags->dry_run && flags->command.front() == "train") flags->command.push_back("--dry-run");
     if (const int code = launch(*flags); code != 0) throw ExitCode{code};
   });
 }

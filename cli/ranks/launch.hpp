@@ -15,6 +15,7 @@ struct LaunchFlags {
   double grace = 5;                ///< seconds
   int restarts = 0;                ///< without progress
   bool bind_cores = false;
+  bool dry_run = false;
   LinkFlags link = {.link = "auto"};
   std::vector<std::string> command = {};  ///< what every process does: train or doctor, and options
 };

@@ -119,7 +119,8 @@ void check_processes(const Grid& grid, int world) {
               divisors_of(places) + " would have as many each");
 }
 
-/// The train subcommand's own options, typed after "--".
+/// The train subcommand's own options, typed after "--". A dry run ends here; the first process
+/// prints it.
 TrainJob train_job(std::vector<std::string> words, const JobProcess& process) {
   const int world = process.processes;
   words.insert(words.begin(), "train");
@@ -147,6 +148,13 @@ TrainJob train_job(std::vector<std::string> words, const JobProcess& process) {
   share_out(subcommand, train, world);
   TrainJob job = plan_job(subcommand, train);
   check_processes(job.grid(), world);
+  if (train.dry_run) {
+    if (process.number == 0) {
+      supply_data(job, read_data(job));
+      dry_run(std::cout, job);
+    }
+    throw ExitCode{0};
+  }
   return job;
 }
 

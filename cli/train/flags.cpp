@@ -79,6 +79,11 @@ void add_output_flags(CLI::App& subcommand, TrainFlags& flags) {
   subcommand.add_option("--svg", flags.svg, "Write the last step as a diagram");
   subcommand.add_option("--profile", flags.profile, "Write measured costs, for simulate --costs");
   subcommand.add_flag("--json", flags.json, "Print one JSON object at the end, progress to stderr");
+  subcommand.add_flag(
+      "--dry-run",
+      flags.dry_run,
+      "Check data, folders and plan, print model, cut, schedule, steps and predicted "
+      "memory, and exit");
   subcommand.add_option("--config", flags.config, "Read options from a TOML or INI file");
 }
 

@@ -124,8 +124,7 @@ void set_length(TrainJob& job) {
                       "samples",
                       options.fit.batch_size,
                       job.data.train.epoch_size()));
-  const std::int64_t updates =
-      options.fit.steps.value_or(options.fit.epochs * job.batches_per_epoch());
+  const std::int64_t updates = job.steps();
   options.step.learning_rate.total_updates = updates;
   if (!job.given.contains("warm_up")) options.step.learning_rate.warm_up = updates / 20;
 }
@@ -177,6 +176,10 @@ Lengths lengths_of(const TrainFlags& flags) {
 std::int64_t TrainJob::batches_per_epoch() const {
   const std::int64_t samples = data.train.epoch_size(), size = options.fit.batch_size;
   return (options.fit.last_batch == LastBatch::Update ? samples + size - 1 : samples) / size;
+}
+
+std::int64_t TrainJob::steps() const {
+  return options.fit.steps.value_or(options.fit.epochs * batches_per_epoch());
 }
 
 std::int64_t TrainJob::epochs() const {

@@ -65,6 +65,7 @@ struct TrainFlags {
   StartFlags start;
   WatchFlags watch;
   bool json = false;
+  bool dry_run = false;
 };
 
 /// Everything that a run needs, checked against each other.
@@ -97,6 +98,9 @@ struct TrainJob {
 
   /// Mini-batches of an epoch.
   [[nodiscard]] std::int64_t batches_per_epoch() const;
+
+  /// Mini-batches in all.
+  [[nodiscard]] std::int64_t steps() const;
 
   /// The epochs that will begin.
   [[nodiscard]] std::int64_t epochs() const;

@@ -1,9 +1,9 @@
 // Progress lines.
 #include "cli/train/progress.hpp"
 
-#include <iomanip>
+#include <algorithm>
+#include <fmt/format.h>
 #include <ostream>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace millrace::cli {
 
 namespace {
 
-constexpr double kSecondsBetweenLines = 0.05;
+constexpr double kSecondsBetweenMoves = 0.05, kSecondsBetweenLines = 60;
 
 /// "97 samples/s", and of samples of lengths of their own "  8911 tokens/s  padding 4.2 %".
 template <class Report>
@@ -19,12 +19,12 @@ std::string pace_of(const Report& report, bool padded) {
   const auto rate = [&](std::int64_t count) {
     return report.seconds > 0 ? static_cast<double>(count) / report.seconds : 0;
   };
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(0) << rate(report.samples) << " samples/s";
+  std::string text = fmt::format("{:.0f} samples/s", rate(report.samples));
   if (padded)
-    text << "  " << rate(report.loss.judged) << " tokens/s  padding " << std::setprecision(1)
-         << 100 * padding_share(report.loss.judged, report.positions) << " %";
-  return text.str();
+    text += fmt::format("  {:.0f} tokens/s  padding {:.1f} %",
+                        rate(report.loss.judged),
+                        100 * padding_share(report.loss.judged, report.positions));
+  return text;
 }
 
 }  // namespace
@@ -33,44 +33,65 @@ double padding_share(std::int64_t tokens, std::int64_t positions) {
   return positions > 0 ? 1 - static_cast<double>(tokens) / static_cast<double>(positions) : 0;
 }
 
-Progress::Progress(
-    std::ostream& stream, bool moves, std::int64_t epochs, std::string idle, bool padded)
-    : stream_(stream), moves_(moves), epochs_(epochs), idle_(std::move(idle)), padded_(padded) {}
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::max(seconds, 0.0) + 0.5);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
 
-std::string Progress::line(const StepReport& report,
-                           double mean_loss,
-                           const std::string& pace) const {
-  std::ostringstream line;
-  line << std::fixed << "epoch " << report.epoch + 1 << "/" << epochs_ << "  step "
-       << report.global_step << "  loss " << std::setprecision(4) << mean_loss << "  norm "
-       << std::setprecision(3) << report.gradient_norm << "  lr " << std::scientific
-       << std::setprecision(2) << report.learning_rate << std::fixed << "  " << pace << "  "
-       << idle_ << " " << std::setprecision(1) << 100 * bubble_ << " %";
-  if (report.loss_scale != 1) line << "  scale " << std::setprecision(0) << report.loss_scale;
-  if (report.skipped)
-    line << (report.has_no_weight() ? "  (all targets weigh 0: skipped)"
-                                    : "  (gradient not finite: skipped)");
-  return line.str();
+Progress::Progress(std::ostream& stream, ProgressOptions options)
+    : stream_(stream), options_(std::move(options)), began_(options_.now()), drawn_(began_) {}
+
+std::string Progress::line(double mean_loss, const std::string& pace) const {
+  std::string text =
+      fmt::format("epoch {}/{}  step {}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {}  {} {:.1f} %",
+                  last_.epoch + 1,
+                  options_.epochs,
+                  last_.global_step,
+                  mean_loss,
+                  last_.gradient_norm,
+                  last_.learning_rate,
+                  pace,
+                  options_.idle,
+                  100 * bubble_);
+  if (last_.loss_scale != 1) text += fmt::format("  scale {:.0f}", last_.loss_scale);
+  if (last_.skipped)
+    text += last_.has_no_weight() ? "  (all targets weigh 0: skipped)"
+                                  : "  (gradient not finite: skipped)";
+  return text;
+}
+
+/// By the mean time of a step so far, everything between steps included.
+std::string Progress::left() const {
+  const std::int64_t done = last_.epoch * options_.batches_per_epoch + last_.batch + 1;
+  const double per_step = (options_.now() - began_) / static_cast<double>(steps_);
+  return "  " + duration_text(per_step * static_cast<double>(options_.steps - done)) + " left";
+}
+
+void Progress::draw(std::string text) {
+  const std::size_t width = text.size();
+  if (options_.moves && width < width_) text.append(width_ - width, ' ');
+  width_ = width;
+  stream_ << (options_.moves ? "\r" : "") << text;
+  drawn_ = options_.now();
 }
 
 void Progress::step(const StepReport& report, double bubble) {
   last_ = report;
   bubble_ = bubble;
-  since_drawn_ += report.seconds;
-  if (!moves_ || since_drawn_ < kSecondsBetweenLines) return;
-  since_drawn_ = 0;
-  std::string text = line(report, report.mean_loss(), pace_of(report, padded_));
-  const std::size_t width = text.size();
-  if (width < width_) text.append(width_ - width, ' ');
-  width_ = width;
-  stream_ << '\r' << text << std::flush;
+  ++steps_;
+  if (!options_.moves || options_.now() - drawn_ < kSecondsBetweenMoves) return;
+  draw(line(report.mean_loss(), pace_of(report, options_.padded)) + left());
+  stream_ << std::flush;
 }
 
 void Progress::epoch(const EpochReport& report) {
-  if (moves_ && report.epoch + 1 < epochs_) return;
-  std::string text = line(last_, report.mean_loss(), pace_of(report, padded_));
-  if (text.size() < width_) text.append(width_ - text.size(), ' ');
-  stream_ << (moves_ ? "\r" : "") << text << std::endl;
+  const bool is_last = report.epoch + 1 >= options_.epochs;
+  const bool is_due = !options_.moves && options_.now() - drawn_ >= kSecondsBetweenLines;
+  if (!is_last && !is_due) return;
+  draw(line(report.mean_loss(), pace_of(report, options_.padded)) + (is_last ? "" : left()));
+  stream_ << std::endl;
 }
 
 }  // namespace millrace::cli

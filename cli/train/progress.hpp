@@ -1,7 +1,10 @@
-// What a person sees while training: one line that moves on a terminal, a line per epoch elsewhere.
+// What a person sees while training: one line that moves on a terminal, elsewhere a line per epoch,
+// at most one a minute.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <string>
 
@@ -12,36 +15,46 @@ namespace millrace::cli {
 /// Of so many positions that held so many tokens.
 [[nodiscard]] double padding_share(std::int64_t tokens, std::int64_t positions);
 
+/// "45 s", "3 min 20 s", "2 h 05 min"; 0 s for what is over.
+[[nodiscard]] std::string duration_text(double seconds);
+
+struct ProgressOptions {
+  bool moves = false;                  ///< the stream is a terminal: a line may be written over
+  std::int64_t epochs = 0;             ///< of the run
+  std::int64_t batches_per_epoch = 0;  ///< mini-batches
+  std::int64_t steps = 0;              ///< mini-batches of the run
+  std::string idle = "bubble";         ///< name of the share that `step` is given
+  /// Samples have lengths of their own: tokens show the pace better, and the padding is shown.
+  bool padded = false;
+  /// Seconds on any clock.
+  std::function<double()> now = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  };
+};
+
 /// Prints progress. Thread-safety: externally synchronised.
 class Progress {
  public:
-  /// `moves`: the stream is a terminal, and a line may be written over. `idle` names the share that
-  /// `step` is given. `padded`: samples have lengths of their own, so that tokens say more of the
-  /// pace than samples, and how many positions have none is told.
-  Progress(std::ostream& stream,
-           bool moves,
-           std::int64_t epochs,
-           std::string idle = "bubble",
-           bool padded = false);
+  /// The run begins now.
+  Progress(std::ostream& stream, ProgressOptions options);
 
   /// `bubble` is the idle share of the step: over all ranks, or of the one that is named.
   void step(const StepReport& report, double bubble);
   void epoch(const EpochReport& report);
 
  private:
-  [[nodiscard]] std::string line(const StepReport& report,
-                                 double mean_loss,
-                                 const std::string& pace) const;
+  [[nodiscard]] std::string line(double mean_loss, const std::string& pace) const;
+  [[nodiscard]] std::string left() const;
+  void draw(std::string text);
 
   std::ostream& stream_;
-  bool moves_;
-  std::int64_t epochs_;
-  std::string idle_;
-  bool padded_;
+  ProgressOptions options_;
   StepReport last_;
   double bubble_ = 0;
-  std::size_t width_ = 0;  // of the line that will be written over
-  double since_drawn_ = 1;
+  std::int64_t steps_ = 0;  // since the beginning
+  std::size_t width_ = 0;   // of the line that will be written over
+  double began_, drawn_;
 };
 
 }  // namespace millrace::cli

@@ -24,7 +24,9 @@ std::string hex_float(double value) {
   return text.data();
 }
 
-ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
+}  // namespace
+
+ordered_json settings_of(const TrainJob& job, bool in_processes) {
   const TrainerOptions& options = job.options;
   ordered_json settings;
   settings["model"] = job.model.text;
@@ -39,13 +41,15 @@ ordered_json settings_of(const TrainJob& job, const TrainOutcome& outcome) {
   settings["micro_batches"] = job.program.shape.micro_batches;
   if (!job.flags.scale_lr.empty()) settings["scale_lr_with_batch"] = job.flags.scale_lr;
   settings["schedule"] = job.flags.plan.empty() ? job.flags.schedule : job.program.name;
-  settings["executor"] = outcome.processes > 0 ? "processes" : options.run.executor;
+  settings["executor"] = in_processes ? "processes" : options.run.executor;
   settings["boundaries"] = job.boundaries;
   settings["precision"] = name_of(job.model.precision);
   settings.update(settings_json(with_loss_scale(options, job.model.precision)));
   settings.erase(options.fit.steps ? "epochs" : "steps");
   return settings;
 }
+
+namespace {
 
 double bits_of(double nats) {
   return nats / std::numbers::ln2;
@@ -255,7 +259,7 @@ void print_finished(std::ostream& stream, const TrainOutcome& outcome, std::int6
 
 std::string finished_json(const TrainJob& job, const TrainOutcome& outcome, std::int64_t step) {
   ordered_json document;
-  document["settings"] = settings_of(job, outcome);
+  document["settings"] = settings_of(job, outcome.processes > 0);
   document["finished"] = true;
   document["step"] = step;
   document["updates"] = outcome.updates;
@@ -276,7 +280,7 @@ void print_files(std::ostream& stream, const TrainFlags& flags) {
 
 std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
   ordered_json document;
-  document["settings"] = settings_of(job, outcome);
+  document["settings"] = settings_of(job, outcome.processes > 0);
   document["losses"] = ordered_json::array();
   document["losses_hex"] = ordered_json::array();
   for (const EpochReport& epoch : outcome.fit.epochs) {

@@ -41,10 +41,12 @@ class Printer {
         buffer_(place_),
         stream_(&buffer_),
         progress_(stream_,
-                  isatty(place_) == 1,
-                  job.epochs(),
-                  is_alone ? "bubble" : "bubble of rank 0",
-                  job.data.train.has_documents()) {}
+                  {.moves = isatty(place_) == 1,
+                   .epochs = job.epochs(),
+                   .batches_per_epoch = job.batches_per_epoch(),
+                   .steps = job.steps(),
+                   .idle = is_alone ? "bubble" : "bubble of rank 0",
+                   .padded = job.data.train.has_documents()}) {}
 
   /// Before the first step.
   void begin(const Trainer& trainer) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "cli/train/checkpoints.hpp"
 #include "cli/train/options.hpp"
 #include "millrace/scheduler/plan/cost.hpp"
@@ -57,6 +59,16 @@ struct TrainOutcome {
 };
 
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome);
+
+/// The settings of a run, for JSON.
+[[nodiscard]] nlohmann::ordered_json settings_of(const TrainJob& job, bool in_processes);
+
+/// Sizes of the units of a pass with the full mini-batch.
+[[nodiscard]] std::vector<UnitSize> unit_sizes(const TrainJob& job);
+
+/// Checks everything that a run needs, and prints what it would do and the memory that it would
+/// take. Writes no file. Makes the whole model in this process. Throws as the run.
+void dry_run(std::ostream& stream, const TrainJob& job);
 
 /// For a run that was resumed after its last step.
 void print_finished(std::ostream& stream, const TrainOutcome& outcome, std::int64_t step);
@@ -119,7 +131,6 @@ class RunMeasurement {
   };
 
   [[nodiscard]] bool is_alone() const { return group_.size() == 1; }
-  [[nodiscard]] std::vector<UnitSize> sizes() const;
   [[nodiscard]] double outside_passes(double seconds) const;
   void keep_row(double seconds);
   [[nodiscard]] std::string pack() const;

@@ -90,11 +90,11 @@ RunMeasurement::RunMeasurement(const TrainJob& job,
   peaks_.resize(static_cast<std::size_t>(job.program.shape.ranks));
 }
 
-std::vector<UnitSize> RunMeasurement::sizes() const {
-  const Shape& shape = job_.program.shape;
-  const int passes = job_.grid().data() * job_.options.step.accumulate;
-  std::vector<UnitSize> sizes =
-      unit_sizes(job_.full_batch(), job_.positions(), passes * shape.micro_batches, shape.slices);
+std::vector<UnitSize> unit_sizes(const TrainJob& job) {
+  const Shape& shape = job.program.shape;
+  const int passes = job.grid().data() * job.options.step.accumulate;
+  std::vector<UnitSize> sizes = millrace::unit_sizes(
+      job.full_batch(), job.positions(), passes * shape.micro_batches, shape.slices);
   // The first pass of the first copy has the largest.
   sizes.resize(sizes.size() / static_cast<std::size_t>(passes));
   return sizes;
@@ -168,7 +168,7 @@ std::vector<RunMeasurement::Step> RunMeasurement::unpack(const std::string& text
 /// Each stage's stash bytes are known where it lives; copies of a stage say the same.
 void RunMeasurement::add_memory(Cost& cost) const {
   const auto stages = static_cast<std::size_t>(job_.program.shape.stages());
-  const UnitSize size = sizes().front();
+  const UnitSize size = unit_sizes(job_).front();
   Profile own(trainer_.executor().program());
   own.add(trainer_.executor().timeline());
   Cost mine = own.cost(trainer_.stages(), size);
@@ -260,7 +260,7 @@ RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome, const Endpoi
   const Program& program = trainer_.executor().program();
   outcome.peak_counted = peaks_;
   std::vector<double> peaks;
-  for (const std::size_t peak : predict_stash_peaks(program, trainer_.stages(), sizes()))
+  for (const std::size_t peak : predict_stash_peaks(program, trainer_.stages(), unit_sizes(job_)))
     peaks.push_back(of_first_copy_ ? static_cast<double>(peak) : 0);
   group_.sum(peaks, Label::Measurement);
   for (const double peak : peaks) outcome.peak_predicted.push_back(static_cast<std::size_t>(peak));
@@ -268,7 +268,7 @@ RunMeasurement::Whole RunMeasurement::gather(TrainOutcome& outcome, const Endpoi
   add_shared(outcome, endpoint);
 
   if (!is_alone()) add_rows_of_all();
-  Whole whole{std::move(last_), profile_.cost(trainer_.stages(), sizes().front())};
+  Whole whole{std::move(last_), profile_.cost(trainer_.stages(), unit_sizes(job_).front())};
   if (!is_alone()) add_memory(whole.cost);
   outcome.sums_counted = sum_peaks_;
   if (job_.options.step.accumulate_order == AccumulateOrder::Tree)

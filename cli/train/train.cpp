@@ -1,5 +1,6 @@
 // millrace train: trains a model through a pipeline in one process.
 #include <fmt/format.h>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -58,7 +59,9 @@ void add_train(CLI::App& app) {
     if (!flags->config.empty()) read_config(*subcommand, flags->config);
     take_settings(*subcommand, flags->start);
     const TrainJob job = make_job(*subcommand, *flags);
-    if (job.grid().data() == 1)
+    if (flags->dry_run)
+      dry_run(std::cout, job);
+    else if (job.grid().data() == 1)
       run_training(job);
     else
       run_replicas(job);

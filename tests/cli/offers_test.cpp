@@ -170,6 +170,7 @@ class Offers : public CommandTest {
         {"--shard-optimizer", job + "-d 2 --shard-optimizer"},
         {"--micro-batches", job},
         {"--steps", job},
+        {"--dry-run", job + "--dry-run"},
         {"--epochs", "--model mlp:64-8-8-8-10 -p 2 -m 2 --epochs 1"},
         {"--chunks", job + "--schedule interleaved --chunks 2"},
         {"--effective-batch", job + "--effective-batch 32 --micro-batch-size 16"},
@@ -249,6 +250,7 @@ class Offers : public CommandTest {
                    {"--log-dir", "-n 2 --log-dir " + path("logs") + work},
                    {"--grace", "-n 2 --grace 1" + work},
                    {"--restarts", "-n 2 --restarts 3" + work},
+                   {"--dry-run", "-n 2 --dry-run" + work},
                    {"--bind-cores", "-n 2 --bind-cores" + work}};
     add_links(lines, "-n 2 ", work);
     return lines;

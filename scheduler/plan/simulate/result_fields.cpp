@@ -55,7 +55,7 @@ std::span<const ResultField<Report>> result_fields() {
        "span",
        Time,
        Record | Sweep | Compare | PerPass,
-       "Time per step if steps overlapped; `train` never overlaps steps",
+       "Time per step if steps overlapped, as they never do in `train`",
        get<Report, &Report::span>},
       {"bubble_span_ratio",
        "span bubble",
