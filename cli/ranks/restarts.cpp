@@ -22,11 +22,9 @@ std::chrono::milliseconds delay_after(int restarts) {
 std::string source_of(const JobFailure& failure, Continues continues) {
   if (continues == Continues::AsItsProgram)
     return "; the program continues from its own checkpoint, if it has one";
-  if (continues == Continues::FromTheBeginning)
-    return " from the beginning, as train has no --save";
+  if (continues == Continues::FromTheBeginning) return " from the beginning (no --save)";
   const std::int64_t kept = failure.progress.value_or(0);
-  return kept > 0 ? fmt::format(" from step {}", kept)
-                  : " from the beginning, as there is no checkpoint yet";
+  return kept > 0 ? fmt::format(" from step {}", kept) : " from the beginning (no checkpoint yet)";
 }
 
 /// Steps that the job had finished.

@@ -80,6 +80,7 @@ class Watching {
 
  private:
   void count(const StepRecord& record);
+  void note_restarts();
   void write_metrics();
 
   [[nodiscard]] std::string page() const;
@@ -90,6 +91,8 @@ class Watching {
   StepTotals totals_;
   RunHistory history_;
   StepRecord last_;
+  std::int64_t restarts_ = 0;  // before the next step, and not yet recorded
+  double last_end_ = 0;        // of the last step that counts
   std::int64_t first_step_ = 0;  // that totals and history have
   std::chrono::steady_clock::time_point metrics_written_;
   std::string fault_;

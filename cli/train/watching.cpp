@@ -1,6 +1,8 @@
 // Log, metrics, page, timeline, diagram and measured costs of a run as files.
+#include <chrono>
 #include <fmt/format.h>
 #include <iostream>
+#include <utility>
 
 #include "cli/files.hpp"
 #include "cli/train/records.hpp"
@@ -27,15 +29,23 @@ Watching::Watching(const TrainJob& job) : job_(job) {
 
 void Watching::begin(bool resumes, std::int64_t step, const Program& program, int replicas) {
   program_ = &program;
+  restarts_ = job_.flags.start.attempt;
+  last_end_ = job_.flags.start.began;
   if (!log_) return;
   StepRecord form;
   for (int copy = 0; copy < replicas; ++copy)
     for (int rank = 0; rank < program.shape.ranks; ++rank)
       form.ranks.push_back({Rank{rank}, copy, {}, {}});
   const bool draws = !job_.flags.watch.report.empty() || !job_.flags.watch.metrics.empty();
-  const auto restore = [this](const StepRecord& record) { count(record); };
+  const auto restore = [&](const StepRecord& record) {
+    if (draws) count(record);
+    if (record.ended < last_end_) return;  // of an earlier job
+    last_end_ = record.ended;
+    restarts_ -= record.restarts;
+  };
+  const bool reads = draws || restarts_ > 0;
   log_->begin(
-      resumes, step, form, draws ? std::function<void(const StepRecord&)>(restore) : nullptr);
+      resumes, step, form, reads ? std::function<void(const StepRecord&)>(restore) : nullptr);
 }
 
 void Watching::count(const StepRecord& record) {
@@ -44,10 +54,20 @@ void Watching::count(const StepRecord& record) {
   history_.add(record);
 }
 
+/// With the first step after a restart. Without a log, the steps of earlier attempts are not known.
+void Watching::note_restarts() {
+  if (restarts_ > 0 && job_.flags.start.began > 0)
+    last_.downtime = std::max(0.0, last_.ended - last_.seconds - last_end_);
+  last_.restarts = std::exchange(restarts_, 0);
+}
+
 void Watching::add(const StepRecord& record) {
-  if (log_) log_->add(record);
-  count(record);
   last_ = record;
+  last_.ended =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  note_restarts();
+  if (log_) log_->add(last_);
+  count(last_);
   if (job_.flags.watch.metrics.empty()) return;
   const auto now = std::chrono::steady_clock::now();
   if (totals_.steps() > 1 && now - metrics_written_ < kMetricsAge) return;

@@ -177,10 +177,15 @@ void kill_at_random(const Job& job) {
     EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("step-"));
   EXPECT_TRUE(test::all_gone(killer.all()));
   EXPECT_EQ(shared_files(), before);
-  std::istringstream records(test::text_of(log));
-  int step = 0;
-  for (std::string line; std::getline(records, line);)
-    EXPECT_EQ(nlohmann::json::parse(line)["step"], ++step);
+  std::istringstream lines(test::text_of(log));
+  std::uint32_t step = 0, restarts = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = nlohmann::json::parse(line);
+    EXPECT_EQ(record["step"], ++step);
+    EXPECT_EQ(record["downtime"].get<double>() > 0, record["restarts"].get<int>() > 0) << line;
+    restarts += record["restarts"].get<std::uint32_t>();
+  }
+  EXPECT_EQ(restarts, killed);
 }
 
 TEST(RestartedJob, RandomKills_LeaveTheWeightsOverEveryTransport) {
@@ -207,7 +212,8 @@ TEST(RestartedJob, StoppedRank_RestartsFromTheCheckpoint) {
   const Folder folder("restarted");
   const std::string saved = folder.path() + "/saved";
   Command command("launch -n 2 --restarts 1 --heartbeat-timeout 1 --grace 1 -- " + train(40) +
-                  " --save " + saved + " --save-every 2");
+                  " --save " + saved + " --save-every 2 --metrics " + folder.path() +
+                  "/run.prom --report " + folder.path() + "/run.html");
   const auto workers = command.workers(2);
   while (Saved(saved).newest == 0 && !command.has_ended()) std::this_thread::yield();
   ::kill(workers.at(1), SIGSTOP);
@@ -219,6 +225,9 @@ TEST(RestartedJob, StoppedRank_RestartsFromTheCheckpoint) {
               AllOf(HasSubstr("rank 1 was stopped (signal 19) and did not go on in step "),
                     HasSubstr("; restart 1 in 0.1 s from step "),
                     HasSubstr("millrace: resumed " + saved)));
+  EXPECT_THAT(test::text_of(folder.path() + "/run.prom"),
+              HasSubstr("\nmillrace_restarts_total 1\n"));
+  EXPECT_THAT(test::text_of(folder.path() + "/run.html"), HasSubstr(", 1 restart, "));
   EXPECT_TRUE(test::all_gone(workers));
 }
 
@@ -233,8 +242,7 @@ TEST(RestartedJob, WithoutSave_StartsFromTheBeginning) {
 
   EXPECT_EQ(outcome.code, 0) << outcome.errors;
   EXPECT_EQ(weights_of(outcome), weights_of(run(train(300))));
-  EXPECT_THAT(outcome.errors,
-              HasSubstr("; restart 1 in 0.1 s from the beginning, as train has no --save, "));
+  EXPECT_THAT(outcome.errors, HasSubstr("; restart 1 in 0.1 s from the beginning (no --save), "));
 }
 
 TEST(RestartedJob, OlderResumedCheckpoint_GivesWayToItsOwn) {

@@ -96,14 +96,15 @@ TEST(Restarts, Line_NamesFailureStepAndRepeatedSteps) {
   const milliseconds delay(400);
   EXPECT_EQ(restart_line(killed(37, 30), 2, delay, Continues::FromCheckpoints),
             "rank 1 died in step 37; restart 2 in 0.4 s from step 30, 7 steps are done again");
-  EXPECT_EQ(restart_line(killed(1), 1, delay, Continues::FromCheckpoints),
-            "rank 1 died in step 1; restart 1 in 0.4 s from the beginning, as there is no "
-            "checkpoint yet, 1 step is done again");
+  EXPECT_EQ(
+      restart_line(killed(1), 1, delay, Continues::FromCheckpoints),
+      "rank 1 died in step 1; restart 1 in 0.4 s from the beginning (no checkpoint yet), 1 step "
+      "is done again");
   EXPECT_EQ(restart_line(killed(-1, 30), 3, delay, Continues::FromCheckpoints),
             "rank 1 died before its first step; restart 3 in 0.4 s from step 30");
   EXPECT_EQ(restart_line(killed(5), 1, delay, Continues::FromTheBeginning),
-            "rank 1 died in step 5; restart 1 in 0.4 s from the beginning, as train has no --save, "
-            "5 steps are done again");
+            "rank 1 died in step 5; restart 1 in 0.4 s from the beginning (no --save), 5 steps are "
+            "done again");
   EXPECT_EQ(restart_line({.code = 1, .what = "rank 0 failed"}, 1, delay, Continues::AsItsProgram),
             "rank 0 failed; restart 1 in 0.4 s; the program continues from its own checkpoint, if "
             "it has one");

@@ -64,7 +64,7 @@ def in_a_pass():
             signal.pause()
     if DEED == "stops":
         os.kill(os.getpid(), signal.SIGSTOP)
-    if DEED == "dies":
+    if DEED == "dies" or DEED == "dies once" and millrace.join_launch().attempt == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -125,6 +125,15 @@ def test_ends_with_the_code_and_the_name_of_what_went_wrong(launches, deed):
         assert sentence in ran.stderr
 
 
+@pytest.mark.parametrize("link", ["shm", "tcp"])
+def test_a_restarted_program_has_its_attempt_and_the_bits_of_one(launches, link):
+    ran = launches.run(["-n", 2, "--restarts", 1, "--endpoint", link], ["--deed", 1, "dies once"])
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == alone()
+    assert ("rank 1 was ended by signal 9 (Killed) in step 1; restart 1 in 0.1 s; the program continues from its own "
+            "checkpoint, if it has one\n") in ran.stderr
+
+
 def test_a_traceback_in_a_stage_is_in_the_report_with_rank_stage_and_unit(launches):
     ran = launches.run(["-n", 3, "--endpoint", "tcp"], ["--ranks", 3, "--deed", 1, "fails"])
     assert ran.returncode == 1

@@ -137,6 +137,34 @@ TEST(RunPage, NonFiniteValue_BreaksTheLine) {
   EXPECT_THAT(norm, HasSubstr("class=\"skipped\""));
 }
 
+TEST(RunPage, Restart_IsABandInEveryCurve) {
+  RunHistory history;
+  StepTotals totals;
+  for (int step = 1; step <= 5; ++step) {
+    StepRecord record = record_of(step);
+    record.restarts = step == 3 ? 2 : 0;
+    record.downtime = step == 3 ? 5 : 0;
+    history.add(record);
+    totals.add(record);
+  }
+  EXPECT_EQ(history.points()[2].restarts, 2);
+  EXPECT_EQ(totals.goodput(), 10.0 / 15);
+  const ParsedProgram parsed = read_csv("0F0,0B0\n1F0,1B0\n");
+  const std::string page = draw_page({"t", "s", history, totals, *parsed.program, {}});
+
+  EXPECT_THAT(page, HasSubstr(", 2 restarts, 5.000 s of downtime, goodput 66.7 %</p>"));
+  std::size_t bands = 0, curves = 0;
+  for (std::size_t at = 0; (at = page.find("<rect class=\"restart\"", at + 1)) != page.npos;)
+    ++bands;
+  for (std::size_t at = 0; (at = page.find("<svg class=\"curve\"", at + 1)) != page.npos;) ++curves;
+  EXPECT_EQ(bands, curves);
+  EXPECT_THAT(page, HasSubstr("<title>2 restarts before step 3</title>"));
+  EXPECT_THAT(prometheus_text(totals, record_of(5)),
+              AllOf(HasSubstr("\nmillrace_restarts_total 2\n"),
+                    HasSubstr("\nmillrace_downtime_seconds_total 5\n"),
+                    HasSubstr("\nmillrace_goodput_ratio 0.66666666666666")));
+}
+
 TEST(RunPage, IsAPageBeforeTheFirstStepToo) {
   const RunHistory history;
   const StepTotals totals;

@@ -322,6 +322,9 @@ StepRecord record_of_numbers() {
   record.report.learning_rate = 0.1;
   record.report.skipped = true;
   record.seconds = 0.3;
+  record.ended = 1.7e9;
+  record.restarts = 2;
+  record.downtime = 4.5;
   record.makespan = 0.25;
   record.ranks.resize(2);
   record.ranks[1].rank = Rank{1};
@@ -380,6 +383,22 @@ TEST(StepRecordText, JsonAndCsv_SameNumbers) {
   EXPECT_EQ(of_json["rank1.other"].get<double>(), 0.7);
   EXPECT_EQ(of_json["rank1.bubble.delay"].get<double>(), 6e-7);
   EXPECT_EQ(json_line(record).find('\n'), std::string::npos);
+}
+
+TEST(StepRecordText, Restarts_ComeBackAndMayBeMissing) {
+  const StepRecord record = record_of_numbers();
+  const std::string line = json_line(record);
+  for (const StepRecord& read :
+       {read_record(line), read_record(csv_line(record), csv_columns(record))}) {
+    EXPECT_EQ(read.ended, 1.7e9);
+    EXPECT_EQ(read.restarts, 2);
+    EXPECT_EQ(read.downtime, 4.5);
+  }
+  std::string older = line;
+  const auto from = older.find("\"ended\""), to = older.find("\"ranks\"");
+  older.erase(from, to - from);
+  EXPECT_EQ(read_record(older).restarts, 0);
+  EXPECT_EQ(read_record(older).makespan, 0.25);
 }
 
 }  // namespace

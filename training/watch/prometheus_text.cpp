@@ -63,6 +63,9 @@ std::string prometheus_text(const StepTotals& totals, const StepRecord& last) {
           totals.skipped());
   counter("samples_total", "Samples of this run.", totals.samples());
   counter("seconds_total", "Time of the steps of this run.", totals.seconds());
+  counter("restarts_total", "Restarts of all ranks.", totals.restarts());
+  counter("downtime_seconds_total", "Time without a step that counts.", totals.downtime());
+  add(text, "goodput_ratio", "Share of the time in steps that count.", "gauge", totals.goodput());
   for_each_result(last, gauge);
   add_ranks(text,
             "rank_seconds_total",

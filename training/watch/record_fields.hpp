@@ -67,4 +67,12 @@ void for_each_result(Record& record, const Visit& visit) {
   visit({"bubble", "Idle share of the last step's passes.", "bubble_ratio"}, record.bubble());
 }
 
+/// visit(field, value) for what a job knows of its restarts. Older logs have none of them.
+template <class Record, class Visit>
+void for_each_of_restarts(Record& record, const Visit& visit) {
+  visit({"ended"}, record.ended);
+  visit({"restarts"}, record.restarts);
+  visit({"downtime"}, record.downtime);
+}
+
 }  // namespace millrace

@@ -37,6 +37,7 @@ Fields fields_of(const StepRecord& record) {
   };
   for_each_count(record, add);
   for_each_result(record, add);
+  for_each_of_restarts(record, add);
   return fields;
 }
 
@@ -168,6 +169,7 @@ StepRecord step_of(const Numbers& numbers) {
   StepRecord record;
   for_each_count(record, StepReader{numbers});
   for_each_result(record, StepReader{numbers});
+  if (numbers.contains("restarts")) for_each_of_restarts(record, StepReader{numbers});
   record.report.loss = {.sum = value_of(numbers, "loss"), .weight = 1};
   return record;
 }

@@ -16,6 +16,7 @@ void RunHistory::join(Sums& sums, const Sums& more) {
   sums.steps += more.steps;
   sums.last_step = more.last_step;
   sums.skipped += more.skipped;
+  sums.restarts += more.restarts;
   sums.losses += more.losses;
   sums.norms += more.norms;
   sums.loss += more.loss;
@@ -33,6 +34,7 @@ void RunHistory::add(const StepRecord& record) {
   step.steps = 1;
   step.last_step = record.step;
   step.skipped = report.skipped ? 1 : 0;
+  step.restarts = record.restarts;
   if (std::isfinite(report.mean_loss())) {
     step.loss = report.mean_loss();
     step.losses = 1;
@@ -73,6 +75,7 @@ HistoryPoint RunHistory::point_of(const Sums& sums) {
   point.bubble = mean(sums.bubble, sums.steps);
   point.loss_scale = mean(sums.scale, sums.steps);
   point.skipped = sums.skipped;
+  point.restarts = sums.restarts;
   return point;
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <fmt/format.h>
 #include <limits>
 #include <string>
 #include <utility>
@@ -32,6 +33,16 @@ std::string short_number(double number) {
   const int digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4;
   std::snprintf(text.data(), text.size(), plain ? "%.*f" : "%.*e", plain ? digits : 2, number);
   return text.data();
+}
+
+std::string percent(double share) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f %%", 100 * share);
+  return text.data();
+}
+
+std::string restarts_text(std::int64_t restarts) {
+  return fmt::format("{} {}", restarts, restarts == 1 ? "restart" : "restarts");
 }
 
 constexpr double kWidth = 400, kHeight = 170;
@@ -106,6 +117,28 @@ std::string line_of(const Curve& curve,
   return lines + marks;
 }
 
+/// A band at each restart, from the step before.
+std::string bands_of(const std::vector<HistoryPoint>& points, const Frame& frame) {
+  constexpr double kNarrowest = 3;
+  std::string bands;
+  double before = frame.x(frame.first);
+  for (const HistoryPoint& point : points) {
+    const double x = frame.x(static_cast<double>(point.step));
+    if (point.restarts > 0)
+      bands += fmt::format(
+          "<rect class=\"restart\" x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\">"
+          "<title>{} before step {}</title></rect>\n",
+          std::min(before, x - kNarrowest),
+          kTop,
+          std::max(x - before, kNarrowest),
+          kHeight - kTop - kBottom,
+          restarts_text(point.restarts),
+          point.step);
+    before = x;
+  }
+  return bands;
+}
+
 /// Line over steps, with its smallest, largest and last value; broken where a value is not finite,
 /// and marked below where steps were skipped. Cost: O(points).
 std::string draw_curve(const Curve& curve, const std::vector<HistoryPoint>& points) {
@@ -124,7 +157,7 @@ std::string draw_curve(const Curve& curve, const std::vector<HistoryPoint>& poin
     text += words(kLeft - 6, kHeight - kBottom, "end", short_number(frame.low));
   text += words(kLeft, kHeight - 10, "start", "step " + std::to_string(points.front().step));
   text += words(kWidth - kRight, kHeight - 10, "end", std::to_string(points.back().step));
-  return text + line_of(curve, points, frame) + "</svg>\n";
+  return text + bands_of(points, frame) + line_of(curve, points, frame) + "</svg>\n";
 }
 
 /// Text of a user inside the page.
@@ -168,12 +201,6 @@ std::vector<Part> parts_of(const RankRecord& rank) {
   for (const auto& [key, cause, colour, seconds] : kBubble)
     at = parts.insert(at, {cause, colour, rank.bubble.*seconds}) + 1;
   return parts;
-}
-
-std::string percent(double share) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f %%", 100 * share);
-  return text.data();
 }
 
 std::string row_of(const RankRecord& rank, bool several_copies) {
@@ -224,7 +251,9 @@ std::string curves_of(const RunHistory& history) {
   text += history.steps_per_point() == 1
               ? "A point per step."
               : "A point is the mean of " + std::to_string(history.steps_per_point()) + " steps.";
-  text += " A dot on the axis marks steps that were skipped.</p>\n<div id=\"curves\">\n";
+  text +=
+      " A dot on the axis marks steps that were skipped, a band a restart.</p>\n<div "
+      "id=\"curves\">\n";
   for (const Curve& curve : curves) text += draw_curve(curve, points);
   return text + "</div>\n";
 }
@@ -254,6 +283,11 @@ std::string summary_of(const StepTotals& totals) {
                      std::to_string(totals.samples()) + " samples in " +
                      short_number(totals.seconds()) + " s";
   if (totals.skipped() > 0) text += ", " + std::to_string(totals.skipped()) + " skipped";
+  if (totals.restarts() > 0)
+    text += fmt::format(", {}, {} s of downtime, goodput {}",
+                        restarts_text(totals.restarts()),
+                        short_number(totals.downtime()),
+                        percent(totals.goodput()));
   text += "</p>\n<p id=\"bottleneck\">" + escaped(bottleneck(totals)) + "</p>\n";
   text += "<p class=\"quiet\">";
   bool first = true;

@@ -30,6 +30,8 @@ void StepTotals::add(const StepRecord& record) {
   samples_ += record.report.samples;
   seconds_ += record.seconds;
   makespan_ += record.makespan;
+  restarts_ += record.restarts;
+  downtime_ += record.downtime;
   for (std::size_t i = ranks_.size(); i < record.ranks.size(); ++i)
     ranks_.push_back({record.ranks[i].rank, record.ranks[i].copy, {}, {}});
   for (std::size_t i = 0; i < ranks_.size() && i < record.ranks.size(); ++i) {

@@ -76,6 +76,9 @@ struct StepRecord {
   /// From the end of the step before (of the first: from the beginning) to the end of this one, in
   /// the process that has the record. `RankTimes::total()` of its ranks is this.
   double seconds = 0;
+  double ended = 0;           ///< in seconds since 1970, by what writes a log; 0: not known
+  std::int64_t restarts = 0;  ///< of all ranks, since the step before that counts
+  double downtime = 0;        ///< seconds without a step that counts, since then
   /// From the first action's start to the last one's end over all ranks, added up over the passes
   /// of the step; of several copies, that of the slowest. A rank's `Bubble::total()` is its copy's
   /// makespan less its time in compute.
@@ -116,6 +119,12 @@ class StepTotals {
   [[nodiscard]] std::int64_t samples() const { return samples_; }
   [[nodiscard]] double seconds() const { return seconds_; }
   [[nodiscard]] double makespan() const { return makespan_; }
+  [[nodiscard]] std::int64_t restarts() const { return restarts_; }
+  [[nodiscard]] double downtime() const { return downtime_; }
+  /// The share of the time in which steps ran that count.
+  [[nodiscard]] double goodput() const {
+    return seconds_ > 0 ? seconds_ / (seconds_ + downtime_) : 0;
+  }
   /// By copy, then rank.
   [[nodiscard]] const std::vector<RankRecord>& ranks() const { return ranks_; }
 
@@ -125,6 +134,8 @@ class StepTotals {
   std::int64_t samples_ = 0;
   double seconds_ = 0;
   double makespan_ = 0;
+  std::int64_t restarts_ = 0;
+  double downtime_ = 0;
   std::vector<RankRecord> ranks_;
 };
 
@@ -263,6 +274,7 @@ struct HistoryPoint {
   double bubble = 0;
   double loss_scale = 0;
   std::int64_t skipped = 0;  ///< how many of them
+  std::int64_t restarts = 0;
 };
 
 /// What the curves are drawn of, in bounded memory: when there are `most` points, neighbours become
@@ -283,7 +295,7 @@ class RunHistory {
  private:
   /// Sums, so that neighbours can be joined.
   struct Sums {
-    std::int64_t steps = 0, last_step = 0, skipped = 0;
+    std::int64_t steps = 0, last_step = 0, skipped = 0, restarts = 0;
     std::int64_t losses = 0, norms = 0;  // finite ones
     double loss = 0, norm = 0, rate = 0, scale = 0, bubble = 0, samples = 0, seconds = 0;
   };
