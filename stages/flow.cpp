@@ -1,9 +1,6 @@
 #include "stages/flow.hpp"
 
-#include <algorithm>
 #include <set>
-#include <span>
-#include <utility>
 
 #include "millrace/core/error.hpp"
 #include "millrace/stages/layer.hpp"

@@ -2,11 +2,9 @@
 #include "millrace/stages/module.hpp"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/stages/layer.hpp"
 #include "stages/flow.hpp"
 #include "stages/kernels/blocked_signals.hpp"
 #include "stages/kernels/precision.hpp"

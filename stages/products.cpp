@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
-#include <string>
 #include <vector>
 
 #include "millrace/core/error.hpp"

@@ -9,6 +9,16 @@
 
 namespace millrace {
 
+/// An image seen through windows.
+struct WindowedImage {
+  ImageShape image;  ///< of the input
+  Window window;
+  ImageShape output = {};
+
+  /// Numbers that one window sees.
+  [[nodiscard]] std::int64_t depth() const { return window.pixels() * image.channels; }
+};
+
 /// A range of pixels [first, last) of a window that lie inside the image, and where they begin.
 struct WindowSpan {
   std::int64_t first = 0;  ///< counted in the window
@@ -28,37 +38,30 @@ struct WindowSpan {
 
 /// body(rows, columns) for every output pixel in row-major order.
 template <class Body>
-void for_each_window(const ImageShape& image,
-                     const Window& window,
-                     const ImageShape& output,
-                     const Body& body) {
-  for (std::int64_t i = 0; i < output.height; ++i) {
-    const WindowSpan rows = window_span(i, window, window.kernel_height, image.height);
-    for (std::int64_t j = 0; j < output.width; ++j)
-      body(rows, window_span(j, window, window.kernel_width, image.width));
+void for_each_window(const WindowedImage& of, const Body& body) {
+  for (std::int64_t i = 0; i < of.output.height; ++i) {
+    const WindowSpan rows = window_span(i, of.window, of.window.kernel_height, of.image.height);
+    for (std::int64_t j = 0; j < of.output.width; ++j)
+      body(rows, window_span(j, of.window, of.window.kernel_width, of.image.width));
   }
 }
 
 /// One row for every output pixel: the window's pixels [kernel height, kernel width, channels], 0
 /// outside the image.
 template <class T>
-void to_windows(const ImageShape& image,
-                const Window& window,
-                const ImageShape& output,
-                const T* pixels,
-                T* rows) {
-  const std::int64_t width = window.kernel_width * image.channels;
-  for_each_window(image, window, output, [&](const WindowSpan& down, const WindowSpan& across) {
-    const std::int64_t before = across.first * image.channels;
-    const std::int64_t inside = (across.last - across.first) * image.channels;
-    for (std::int64_t u = 0; u < window.kernel_height; ++u, rows += width) {
+void to_windows(const WindowedImage& of, const T* pixels, T* rows) {
+  const std::int64_t width = of.window.kernel_width * of.image.channels;
+  for_each_window(of, [&](const WindowSpan& down, const WindowSpan& across) {
+    const std::int64_t before = across.first * of.image.channels;
+    const std::int64_t inside = (across.last - across.first) * of.image.channels;
+    for (std::int64_t u = 0; u < of.window.kernel_height; ++u, rows += width) {
       if (u < down.first || u >= down.last) {
         std::fill_n(rows, width, T(0));
         continue;
       }
-      const std::int64_t pixel = (down.start + u) * image.width + across.start + across.first;
+      const std::int64_t pixel = (down.start + u) * of.image.width + across.start + across.first;
       std::fill_n(rows, before, T(0));
-      std::copy_n(pixels + pixel * image.channels, inside, rows + before);
+      std::copy_n(pixels + pixel * of.image.channels, inside, rows + before);
       std::fill_n(rows + before + inside, width - before - inside, T(0));
     }
   });
@@ -66,22 +69,18 @@ void to_windows(const ImageShape& image,
 
 /// The transpose: adds every number of the rows to the pixel that it came from.
 template <class T>
-void add_from_windows(const ImageShape& image,
-                      const Window& window,
-                      const ImageShape& output,
-                      const T* rows,
-                      T* pixels) {
-  const std::int64_t width = window.kernel_width * image.channels;
-  for_each_window(image, window, output, [&](const WindowSpan& down, const WindowSpan& across) {
-    const std::int64_t before = across.first * image.channels;
-    const std::int64_t inside = (across.last - across.first) * image.channels;
+void add_from_windows(const WindowedImage& of, const T* rows, T* pixels) {
+  const std::int64_t width = of.window.kernel_width * of.image.channels;
+  for_each_window(of, [&](const WindowSpan& down, const WindowSpan& across) {
+    const std::int64_t before = across.first * of.image.channels;
+    const std::int64_t inside = (across.last - across.first) * of.image.channels;
     for (std::int64_t u = down.first; u < down.last; ++u) {
-      const std::int64_t pixel = (down.start + u) * image.width + across.start + across.first;
-      T* to = pixels + pixel * image.channels;
+      const std::int64_t pixel = (down.start + u) * of.image.width + across.start + across.first;
+      T* to = pixels + pixel * of.image.channels;
       const T* from = rows + u * width + before;
       for (std::int64_t k = 0; k < inside; ++k) to[k] += from[k];
     }
-    rows += window.kernel_height * width;
+    rows += of.window.kernel_height * width;
   });
 }
 

@@ -1,6 +1,8 @@
 // Applying activations, and the layer that does nothing else.
+#include <fmt/format.h>
 #include <utility>
 
+#include "core/names.hpp"
 #include "millrace/stages/layer.hpp"
 #include "stages/kernels/blocks.hpp"
 #include "stages/kernels/exponential.hpp"
@@ -10,6 +12,12 @@
 
 namespace millrace {
 namespace {
+
+constexpr Names<Activation, 4> kActivations = {"activation",
+                                               {{{"none", Activation::None},
+                                                 {"relu", Activation::Relu},
+                                                 {"gelu", Activation::Gelu},
+                                                 {"tanh", Activation::Tanh}}}};
 
 /// ReLU: f(z) = max(z, 0), f'(z) = 1 for z > 0 and 0 elsewhere. The slope is kept as a byte.
 struct Relu {
@@ -163,25 +171,11 @@ std::size_t slope_bytes(Activation activation, DType dtype, std::int64_t element
 }
 
 const char* name_of(Activation activation) {
-  switch (activation) {
-    case Activation::None:
-      return "none";
-    case Activation::Relu:
-      return "relu";
-    case Activation::Gelu:
-      return "gelu";
-    case Activation::Tanh:
-      return "tanh";
-  }
-  return "?";
+  return kActivations.of(activation).data();
 }
 
 Activation activation(std::string_view name) {
-  for (const Activation known :
-       {Activation::None, Activation::Relu, Activation::Gelu, Activation::Tanh})
-    if (name == name_of(known)) return known;
-  throw InvalidArgument("unknown activation '" + std::string(name) +
-                        "'; known are none, relu, gelu, tanh");
+  return kActivations.value(name);
 }
 
 namespace {
@@ -191,23 +185,27 @@ namespace {
 /// Thread-safety: externally synchronised.
 class ActivationLayer final : public RowLayer {
  public:
-  /// `name` is the global name, "layers.3". Throws InvalidArgument when columns < 1 or the dtype is
-  /// neither f32 nor f64.
-  ActivationLayer(std::string name, Activation activation, std::int64_t columns, DType dtype)
-      : name_(std::move(name)), activation_(activation), columns_(columns), dtype_(dtype) {
-    require_float(dtype, describe());
-    require(columns >= 1,
-            name_ + ": an activation needs at least 1 column, got " + std::to_string(columns));
+  /// Throws InvalidArgument when there are no columns or the dtype is neither f32 nor f64.
+  ActivationLayer(const LayerSettings& settings,
+                  std::span<const TensorType> inputs,
+                  const LayerPlace& place)
+      : RowLayer(place, {inputs[0].columns()}, {inputs[0].columns()}),
+        activation_(activation(settings.word("function", "relu"))) {
+    require_float(dtype(), describe());
+    require(
+        input_columns() >= 1,
+        fmt::format(
+            "layers.{}: an activation needs at least 1 column, got {}", number(), input_columns()));
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
     if (activation_ == Activation::None) return input;
-    Tensor output = context.make(dtype_, input.dims());
+    Tensor output = context.make(dtype(), input.dims());
     if (!context.training) {
       activate(context, activation_, input, output, nullptr);
       return output;
     }
-    Tensor slopes = context.make(slope_dtype(activation_, dtype_), input.dims());
+    Tensor slopes = context.make(slope_dtype(activation_, dtype()), input.dims());
     activate(context, activation_, input, output, &slopes);
     stash.keep(context, std::move(slopes));
     return output;
@@ -222,37 +220,21 @@ class ActivationLayer final : public RowLayer {
     return wanted ? std::move(output_gradient) : Tensor();
   }
 
-  [[nodiscard]] DType dtype() const override { return dtype_; }
-  [[nodiscard]] std::int64_t input_columns() const override { return columns_; }
-  [[nodiscard]] std::int64_t output_columns() const override { return columns_; }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
-    return slope_bytes(activation_, kept_dtype(dtype_), rows * columns_);
+    return slope_bytes(activation_, kept_dtype(), rows * input_columns());
   }
-  [[nodiscard]] std::size_t bytes_after_input(std::int64_t) const override { return 0; }
   [[nodiscard]] std::string describe() const override {
-    return name_ + ": " + name_of(activation_) + " of " + std::to_string(columns_);
+    return fmt::format("layers.{}: {} of {}", number(), name_of(activation_), input_columns());
   }
 
  private:
-  std::string name_;
   Activation activation_;
-  std::int64_t columns_;
-  DType dtype_;
 };
 
 }  // namespace
 
 LayerKind activation_kind() {
-  return {"activation",
-          {"function"},
-          [](const LayerSettings& settings,
-             std::span<const TensorType> inputs,
-             const LayerPlace& place) {
-            return std::make_unique<ActivationLayer>("layers." + std::to_string(place.number),
-                                                     activation(settings.word("function", "relu")),
-                                                     inputs[0].columns(),
-                                                     place.dtype);
-          }};
+  return kind_of<ActivationLayer>("activation", {"function"});
 }
 
 }  // namespace millrace

@@ -1,5 +1,6 @@
 // The sum of several tensors: where branches of a model meet.
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,43 +26,35 @@ void add(const PassContext& context, const T* a, const T* b, std::int64_t elemen
 /// Thread-safety: externally synchronised.
 class Add final : public Layer {
  public:
-  struct Settings {
-    std::size_t inputs = 2;
-    DType dtype = DType::F32;
-    std::uint32_t layer = 0;  ///< global number, for messages
-  };
-
   /// Throws InvalidArgument with fewer than 2 inputs and for a dtype other than f32 and f64.
-  explicit Add(const Settings& settings) : settings_(settings) {
-    require_float(settings.dtype, describe());
-    require(
-        settings.inputs >= 2,
-        describe() + ": a sum takes at least 2 tensors, got " + std::to_string(settings.inputs));
+  Add(const LayerSettings&, std::span<const TensorType> inputs, const LayerPlace& place)
+      : Layer(place), inputs_(inputs.size()) {
+    require_float(dtype(), describe());
+    require(inputs_ >= 2,
+            describe() + ": a sum takes at least 2 tensors, got " + std::to_string(inputs_));
   }
 
   [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
-    bool fits = inputs.size() == settings_.inputs && inputs[0].dtype == settings_.dtype;
+    bool fits = inputs.size() == inputs_ && inputs[0].dtype == dtype();
     for (const TensorType& input : inputs)
       fits = fits && input.dtype == inputs[0].dtype && input.dims == inputs[0].dims;
     if (!fits)
       refuse_inputs(
-          *this,
-          std::to_string(settings_.inputs) + " tensors of one shape in " + name_of(settings_.dtype),
-          inputs);
+          *this, std::to_string(inputs_) + " tensors of one shape in " + name_of(dtype()), inputs);
     return {{inputs[0].dtype, inputs[0].dims}};
   }
   TensorList forward(const PassContext& context, TensorList inputs, Stash&) override {
-    require(inputs.size() == settings_.inputs,
+    require(inputs.size() == inputs_,
             [&] { return describe() + " got " + std::to_string(inputs.size()) + " tensors"; });
     for (std::size_t i = 0; i < inputs.size(); ++i)
       check_tensor(
           *this,
           "input",
           inputs[i],
-          inputs[i] && inputs[i].dtype() == settings_.dtype && inputs[i].dims() == inputs[0].dims(),
-          [&] { return name_of(settings_.dtype) + (" " + to_string(inputs[0].dims())); });
-    Tensor sum = context.make(settings_.dtype, inputs[0].dims());
-    with_precision(settings_.dtype, [&]<class T>(T) {
+          inputs[i] && inputs[i].dtype() == dtype() && inputs[i].dims() == inputs[0].dims(),
+          [&] { return name_of(dtype()) + (" " + to_string(inputs[0].dims())); });
+    Tensor sum = context.make(dtype(), inputs[0].dims());
+    with_precision(dtype(), [&]<class T>(T) {
       T* to = values<T>(sum);
       const T* so_far = values<T>(std::as_const(inputs[0]));
       for (std::size_t i = 1; i < inputs.size(); ++i, so_far = to)
@@ -76,31 +69,24 @@ class Add final : public Layer {
     Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
     TensorList gradients;
     if (!wanted) return gradients;
-    for (std::size_t i = 1; i < settings_.inputs; ++i)
-      gradients.push_back(copy_of(context, gradient));
+    for (std::size_t i = 1; i < inputs_; ++i) gradients.push_back(copy_of(context, gradient));
     gradients.push_back(std::move(gradient));
     return gradients;
   }
 
   [[nodiscard]] LayerBytes bytes(std::span<const TensorType>) const override { return {}; }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": sum of " +
-           std::to_string(settings_.inputs);
+    return fmt::format("layers.{}: sum of {}", number(), inputs_);
   }
 
  private:
-  Settings settings_;
+  std::size_t inputs_;
 };
 
 }  // namespace
 
 LayerKind add_kind() {
-  return {"add",
-          {},
-          [](const LayerSettings&, std::span<const TensorType> inputs, const LayerPlace& place) {
-            return std::make_unique<Add>(Add::Settings{
-                .inputs = inputs.size(), .dtype = place.dtype, .layer = place.number});
-          }};
+  return kind_of<Add>("add", {});
 }
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 // Causal attention of several heads, with memory linear in the sequence.
 #include <cmath>
 #include <cstdint>
+#include <fmt/format.h>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,55 +47,53 @@ struct Emptied {
 /// are those of the same slices in any schedule. Thread-safety: externally synchronised.
 class CausalAttention final : public Layer {
  public:
-  using Settings = AttentionSettings;
-
   /// Throws InvalidArgument when kv_heads do not divide heads, heads + 2 kv_heads do not divide the
   /// columns, a head to be turned has an odd number of columns, or the dtype is neither f32 nor
   /// f64.
-  explicit CausalAttention(const Settings& settings) : settings_(settings) {
-    const std::string who = "layers." + std::to_string(settings.layer) + ": attention";
-    require_float(settings.dtype, who);
-    require(
-        settings.heads >= 1 && settings.kv_heads >= 1 && settings.heads % settings.kv_heads == 0,
-        who + ": heads must be at least 1 and a multiple of the key and value heads, got " +
-            std::to_string(settings.heads) + " and " + std::to_string(settings.kv_heads));
-    const std::int64_t slots = settings.heads + 2 * settings.kv_heads;
-    require(settings.columns >= slots && settings.columns % slots == 0, [&] {
-      return who + ": rows must hold queries of " + std::to_string(settings.heads) +
-             " heads, and keys and values of " + std::to_string(settings.kv_heads) +
+  CausalAttention(const LayerSettings& settings,
+                  std::span<const TensorType> inputs,
+                  const LayerPlace& place)
+      : Layer(place),
+        heads_{.columns = inputs[0].columns(),
+               .heads = settings.integer("heads"),
+               .kv_heads = settings.integer("kv_heads", settings.integer("heads")),
+               .rotary_base = settings.number("rotary", 0),
+               .dtype = dtype()} {
+    const std::string who = "layers." + std::to_string(number()) + ": attention";
+    require_float(dtype(), who);
+    require(heads_.heads >= 1 && heads_.kv_heads >= 1 && heads_.heads % heads_.kv_heads == 0,
+            who + ": heads must be at least 1 and a multiple of the key and value heads, got " +
+                std::to_string(heads_.heads) + " and " + std::to_string(heads_.kv_heads));
+    const std::int64_t slots = heads_.heads + 2 * heads_.kv_heads;
+    require(heads_.columns >= slots && heads_.columns % slots == 0, [&] {
+      return who + ": rows must hold queries of " + std::to_string(heads_.heads) +
+             " heads, and keys and values of " + std::to_string(heads_.kv_heads) +
              ", so a multiple of " + std::to_string(slots) + " numbers, got " +
-             std::to_string(settings.columns);
+             std::to_string(heads_.columns);
     });
-    require(settings.rotary_base >= 0 && std::isfinite(settings.rotary_base),
+    require(heads_.rotary_base >= 0 && std::isfinite(heads_.rotary_base),
             who + ": rotary must be 0 or a base above it");
-    require(settings.rotary_base == 0 || head_columns() % 2 == 0, [&] {
+    require(heads_.rotary_base == 0 || head_columns() % 2 == 0, [&] {
       return who + ": a head that is turned has an even number of columns, got " +
              std::to_string(head_columns());
     });
   }
 
   [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
-    if (inputs.size() != 1 || inputs[0].dtype != settings_.dtype || inputs[0].dims.size() != 3 ||
-        inputs[0].columns() != settings_.columns)
-      refuse_inputs(*this,
-                    name_of(settings_.dtype) + std::string(" [samples, positions, ") +
-                        std::to_string(settings_.columns) + "]",
-                    inputs);
-    const Dims& dims = inputs[0].dims;
-    return {{settings_.dtype, {dims[0], dims[1], settings_.heads * head_columns()}}};
+    const Dims& dims = infer_sequences(*this, inputs, heads_.columns);
+    return {{dtype(), {dims[0], dims[1], heads_.heads * head_columns()}}};
   }
   TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) override {
     Tensor input = only(*this, "input", std::move(inputs));
-    check("input", input, settings_.columns);
+    check_sequences(*this, "input", input, heads_.columns);
     const Dims dims = input.dims();
-    Tensor output =
-        context.make(settings_.dtype, {dims[0], dims[1], settings_.heads * head_columns()});
+    Tensor output = context.make(dtype(), {dims[0], dims[1], heads_.heads * head_columns()});
     const Emptied emptied{slices_};
     collect(context, stash, {std::move(input), nullptr, context.first_position});
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    with_precision(dtype(), [&]<class T>(T) {
       T* y = values<T>(output);
       for_groups<T>(
-          context, settings_, slices_, [&](auto& heads, std::int64_t first, std::int64_t last) {
+          context, heads_, slices_, [&](auto& heads, std::int64_t first, std::int64_t last) {
             heads.forward(first, last, y);
           });
     });
@@ -106,7 +105,7 @@ class CausalAttention final : public Layer {
                             Stash& stash,
                             bool wanted) override {
     const Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
-    check("output gradient", gradient, settings_.heads * head_columns());
+    check_sequences(*this, "output gradient", gradient, heads_.heads * head_columns());
     TensorList gradients;
     if (wanted) {
       const bool sliced = context.slices > 1;
@@ -116,12 +115,12 @@ class CausalAttention final : public Layer {
               {sliced ? stash.read_shared(context, kRows) : stash.read(context, 0),
                sliced ? &stash.shared(kSums) : nullptr,
                context.first_position});
-      Tensor input_gradient = context.make(settings_.dtype, slices_.back().x.dims());
-      with_precision(settings_.dtype, [&]<class T>(T) {
+      Tensor input_gradient = context.make(dtype(), slices_.back().x.dims());
+      with_precision(dtype(), [&]<class T>(T) {
         const T* dy = values<T>(gradient);
         T* dx = values<T>(input_gradient);
         for_groups<T>(
-            context, settings_, slices_, [&](auto& heads, std::int64_t first, std::int64_t last) {
+            context, heads_, slices_, [&](auto& heads, std::int64_t first, std::int64_t last) {
               heads.backward(first, last, dy, dx);
             });
       });
@@ -132,33 +131,31 @@ class CausalAttention final : public Layer {
   }
   [[nodiscard]] LayerBytes bytes(std::span<const TensorType> inputs) const override {
     const Dims& dims = inputs[0].dims;
-    const std::size_t rows =
-        size_of(kept_dtype(settings_.dtype)) * static_cast<std::size_t>(dims.elements());
+    const std::size_t rows = kept_bytes(dims.elements());
     if (slices() == 1) return {.after_forward = rows};
     const std::size_t sums =
-        size_of(settings_.dtype) * static_cast<std::size_t>(dims[0] * dims[1] * sum_columns());
+        size_of(dtype()) * static_cast<std::size_t>(dims[0] * dims[1] * sum_columns());
     return {.after_forward = rows + sums, .shared = rows + sums};
   }
   [[nodiscard]] double operations(std::span<const TensorType> inputs) const override {
     const Dims& dims = inputs[0].dims;
-    return 2.0 * static_cast<double>(dims[0] * settings_.heads * head_columns()) *
+    return 2.0 * static_cast<double>(dims[0] * heads_.heads * head_columns()) *
            static_cast<double>(dims[1] * (dims[1] + 1));
   }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": attention of " +
-           std::to_string(settings_.heads) + " heads of " + std::to_string(head_columns()) +
-           (settings_.kv_heads == settings_.heads
-                ? ""
-                : ", " + std::to_string(settings_.kv_heads) + " of keys and values");
+    const std::string text = fmt::format(
+        "layers.{}: attention of {} heads of {}", number(), heads_.heads, head_columns());
+    if (heads_.kv_heads == heads_.heads) return text;
+    return fmt::format("{}, {} of keys and values", text, heads_.kv_heads);
   }
 
  private:
   [[nodiscard]] std::int64_t head_columns() const {
-    return settings_.columns / (settings_.heads + 2 * settings_.kv_heads);
+    return heads_.columns / (heads_.heads + 2 * heads_.kv_heads);
   }
-  [[nodiscard]] std::int64_t sum_columns() const { return 2 * settings_.kv_heads * head_columns(); }
+  [[nodiscard]] std::int64_t sum_columns() const { return 2 * heads_.kv_heads * head_columns(); }
   [[nodiscard]] Tensor sums_for(const PassContext& context, const Dims& dims) const {
-    Tensor sums = context.make(settings_.dtype, {dims[0], dims[1], sum_columns()});
+    Tensor sums = context.make(dtype(), {dims[0], dims[1], sum_columns()});
     sums.fill_zero();
     return sums;
   }
@@ -185,36 +182,14 @@ class CausalAttention final : public Layer {
     }
     slices_.push_back(std::move(own));
   }
-  void check(const char* what, const Tensor& tensor, std::int64_t columns) const {
-    const bool fits = tensor && tensor.dtype() == settings_.dtype && tensor.dims().size() == 3 &&
-                      tensor.dims()[2] == columns;
-    check_tensor(*this, what, tensor, fits, [&] {
-      return name_of(settings_.dtype) + std::string(" [samples, positions, ") +
-             std::to_string(columns) + "]";
-    });
-  }
-
-  Settings settings_;
+  AttentionSettings heads_;
   std::vector<SliceRows> slices_;  // of the current pass, in order; empty between passes
 };
 
 }  // namespace
 
 LayerKind attention_kind() {
-  return {"attention",
-          {"heads", "kv_heads", "rotary"},
-          [](const LayerSettings& settings,
-             std::span<const TensorType> inputs,
-             const LayerPlace& place) {
-            const std::int64_t heads = settings.integer("heads");
-            return std::make_unique<CausalAttention>(
-                CausalAttention::Settings{.columns = inputs[0].columns(),
-                                          .heads = heads,
-                                          .kv_heads = settings.integer("kv_heads", heads),
-                                          .rotary_base = settings.number("rotary", 0),
-                                          .dtype = place.dtype,
-                                          .layer = place.number});
-          }};
+  return kind_of<CausalAttention>("attention", {"heads", "kv_heads", "rotary"});
 }
 
 }  // namespace millrace

@@ -21,7 +21,6 @@ struct AttentionSettings {
   std::int64_t kv_heads = 1;
   double rotary_base = 0;  ///< 0: not turned
   DType dtype = DType::F32;
-  std::uint32_t layer = 0;  ///< global number, for messages
 };
 
 /// Rows x of one slice, and where the gradients of its keys and values add up: [samples, positions,

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
-#include <string_view>
 #include <utility>
 
+#include "core/names.hpp"
 #include "millrace/stages/layer.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/reductions.hpp"
@@ -107,17 +108,9 @@ double unbiased(double rows) {
   return rows > 1 ? rows / (rows - 1) : 1.0;
 }
 
-/// "deferred", "immediate".
-const char* name_of(RunningStatistics statistics) {
-  return statistics == RunningStatistics::Deferred ? "deferred" : "immediate";
-}
-
-RunningStatistics running_statistics(std::string_view name) {
-  for (const auto known : {RunningStatistics::Deferred, RunningStatistics::Immediate})
-    if (name == name_of(known)) return known;
-  throw InvalidArgument("unknown running statistics '" + std::string(name) +
-                        "'; known are deferred, immediate");
-}
+constexpr Names<RunningStatistics, 2> kStatistics = {
+    "running statistics",
+    {{{"deferred", RunningStatistics::Deferred}, {"immediate", RunningStatistics::Immediate}}}};
 
 /// y = h g + b with h = (x - mean) / sqrt(var + epsilon) per column; x, y [rows, columns], weight g
 /// and bias b [columns] (initialised to 1 and 0, not decayed). Ioffe and Szegedy, "Batch
@@ -138,47 +131,44 @@ RunningStatistics running_statistics(std::string_view name) {
 /// Thread-safety: externally synchronised.
 class BatchNorm final : public RowLayer {
  public:
-  struct Settings {
-    std::int64_t columns = 0;
-    double epsilon = 1e-5;
-    double momentum = 0.1;
-    RunningStatistics statistics = RunningStatistics::Deferred;
-    DType dtype = DType::F32;
-    std::uint32_t layer = 0;  ///< global number: names the parameters
-  };
-
   /// Throws InvalidArgument when columns < 1, epsilon <= 0, momentum is not above 0 and at most 1,
   /// or the dtype is neither f32 nor f64.
-  explicit BatchNorm(const Settings& settings) : settings_(settings) {
-    require_float(settings.dtype, describe());
-    require(settings.columns >= 1, describe() + ": a norm needs at least 1 column");
-    require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
-    require(settings.momentum > 0 && settings.momentum <= 1,
-            describe() + ": momentum must be above 0 and at most 1, got " +
-                std::to_string(settings.momentum));
-    weight_ = parameter_of(settings.layer, "weight", false);
-    bias_ = parameter_of(settings.layer, "bias", false);
-    mean_ = parameter_of(settings.layer, "running_mean", false);
-    variance_ = parameter_of(settings.layer, "running_var", false);
-    batches_ = parameter_of(settings.layer, "batches_tracked", false);
+  BatchNorm(const LayerSettings& settings,
+            std::span<const TensorType> inputs,
+            const LayerPlace& place)
+      : RowLayer(place, {inputs[0].columns()}, {inputs[0].columns()}),
+        epsilon_(settings.number("epsilon", 1e-5)),
+        momentum_(settings.number("momentum", 0.1)),
+        statistics_(kStatistics.value(settings.word("statistics", "deferred"))) {
+    require_float(dtype(), describe());
+    require(input_columns() >= 1, describe() + ": a norm needs at least 1 column");
+    require(epsilon_ > 0, describe() + ": epsilon must be above 0");
+    require(
+        momentum_ > 0 && momentum_ <= 1,
+        describe() + ": momentum must be above 0 and at most 1, got " + std::to_string(momentum_));
+    weight_ = parameter_of(number(), "weight", false);
+    bias_ = parameter_of(number(), "bias", false);
+    mean_ = parameter_of(number(), "running_mean", false);
+    variance_ = parameter_of(number(), "running_var", false);
+    batches_ = parameter_of(number(), "batches_tracked", false);
     for (Parameter* statistic : {&mean_, &variance_, &batches_})
-      statistic->role = settings.statistics == RunningStatistics::Deferred
+      statistic->role = statistics_ == RunningStatistics::Deferred
                             ? ParameterRole::Statistic
                             : ParameterRole::StatisticInOrder;
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
-    const std::int64_t columns = settings_.columns;
-    Tensor output = context.make(settings_.dtype, input.dims());
-    Tensor scales = context.make(settings_.dtype, {columns});
+    const std::int64_t columns = input_columns();
+    Tensor output = context.make(dtype(), input.dims());
+    Tensor scales = context.make(dtype(), {columns});
     Tensor normalised;
-    if (context.training) normalised = context.make(settings_.dtype, input.dims());
+    if (context.training) normalised = context.make(dtype(), input.dims());
     Tensor moments;
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    with_precision(dtype(), [&]<class T>(T) {
       moments = moments_of<T>(context, input);
       const T* means = values<T>(moments);
       for (std::int64_t j = 0; j < columns; ++j)
-        values<T>(scales)[j] = scale_of(means[columns + j], settings_.epsilon);
+        values<T>(scales)[j] = scale_of(means[columns + j], epsilon_);
       T* h = values<T>(context.training ? normalised : output);
       normalise<T>(input, values<T>(scales), means, h);
       scale_and_shift<T>(h, values<T>(weight_.value), values<T>(bias_.value), output);
@@ -194,21 +184,20 @@ class BatchNorm final : public RowLayer {
                        bool wanted) override {
     Tensor result;
     if (wanted) {
-      const std::int64_t columns = settings_.columns;
+      const std::int64_t columns = input_columns();
       const auto rows = static_cast<double>(std::max<std::int64_t>(output_gradient.rows(), 1));
       const Tensor normalised = stash.read(context, kNormalised);
       const Tensor moments = stash.read(context, kMoments);
-      Tensor numbers = context.make(settings_.dtype, {3, columns});
-      result = context.make(settings_.dtype, output_gradient.dims());
-      with_precision(settings_.dtype, [&]<class T>(T) {
+      Tensor numbers = context.make(dtype(), {3, columns});
+      result = context.make(dtype(), output_gradient.dims());
+      with_precision(dtype(), [&]<class T>(T) {
         const Tensor sums = gradient_sums<T>(context, output_gradient, normalised);
         const T* variances = values<T>(moments) + columns;
         T* number = values<T>(numbers);
         for (std::int64_t j = 0; j < 2 * columns; ++j)
           number[j] = static_cast<T>(values<double>(sums)[j] / rows);
         for (std::int64_t j = 0; j < columns; ++j)
-          number[2 * columns + j] =
-              values<T>(weight_.value)[j] * scale_of(variances[j], settings_.epsilon);
+          number[2 * columns + j] = values<T>(weight_.value)[j] * scale_of(variances[j], epsilon_);
         input_gradient<T>(output_gradient, normalised, number, result);
       });
     }
@@ -219,8 +208,8 @@ class BatchNorm final : public RowLayer {
     const Tensor normalised = stash.read(context, kNormalised);
     const Tensor moments = stash.read(context, kMoments);
     const Tensor gradient = stash.read(context, kGradient);
-    const std::int64_t columns = settings_.columns;
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    const std::int64_t columns = input_columns();
+    with_precision(dtype(), [&]<class T>(T) {
       const Tensor sums = gradient_sums<T>(context, gradient, normalised);
       const double* plain = values<double>(sums);
       for (std::int64_t j = 0; j < columns; ++j) {
@@ -237,39 +226,33 @@ class BatchNorm final : public RowLayer {
   }
   void update_statistics() override {
     if (mean_.frozen || variance_.frozen) return;
-    with_precision(settings_.dtype, [&](auto zero) { take_up<decltype(zero)>(); });
+    with_precision(dtype(), [&](auto zero) { take_up<decltype(zero)>(); });
   }
   void initialize(std::uint64_t) override {
     for (Parameter* parameter : {&weight_, &bias_, &mean_, &variance_})
-      allocate(*parameter, settings_.dtype, {settings_.columns});
-    allocate(batches_, settings_.dtype, {1});
-    with_precision(settings_.dtype, [&]<class T>(T) {
+      allocate(*parameter, dtype(), {input_columns()});
+    allocate(batches_, dtype(), {1});
+    with_precision(dtype(), [&]<class T>(T) {
       std::ranges::fill(weight_.value.as<T>(), T(1));
       std::ranges::fill(variance_.value.as<T>(), T(1));
     });
   }
-  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
-  [[nodiscard]] std::int64_t input_columns() const override { return settings_.columns; }
-  [[nodiscard]] std::int64_t output_columns() const override { return settings_.columns; }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
-    return size_of(kept_dtype(settings_.dtype)) *
-           static_cast<std::size_t>((rows + 2) * settings_.columns);
+    return kept_bytes((rows + 2) * input_columns());
   }
   [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
-    return size_of(kept_dtype(settings_.dtype)) *
-           static_cast<std::size_t>((2 * rows + 2) * settings_.columns);
+    return kept_bytes((2 * rows + 2) * input_columns());
   }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": batch norm of " +
-           std::to_string(settings_.columns);
+    return fmt::format("layers.{}: batch norm of {}", number(), input_columns());
   }
 
  private:
   /// What the unit is normalised by: its own mean and variance, or the running ones.
   template <class T>
   [[nodiscard]] Tensor moments_of(const PassContext& context, const Tensor& input) const {
-    const std::int64_t columns = settings_.columns;
-    Tensor moments = context.make(settings_.dtype, {2, columns});
+    const std::int64_t columns = input_columns();
+    Tensor moments = context.make(dtype(), {2, columns});
     if (context.training && input.rows() > 0) {
       measure<T>(context, input, moments);
       return moments;
@@ -282,13 +265,14 @@ class BatchNorm final : public RowLayer {
   /// an average in which the last unit weighs most.
   template <class T>
   void note(const T* moments, std::int64_t rows) {
-    const bool deferred = settings_.statistics == RunningStatistics::Deferred;
+    const bool deferred = statistics_ == RunningStatistics::Deferred;
     const auto count = static_cast<double>(rows);
-    const double weight = deferred ? count : settings_.momentum;
-    const double kept = deferred ? 1.0 : 1 - settings_.momentum;
-    for (std::int64_t j = 0; j < settings_.columns; ++j) {
+    const double weight = deferred ? count : momentum_;
+    const double kept = deferred ? 1.0 : 1 - momentum_;
+    const std::int64_t columns = input_columns();
+    for (std::int64_t j = 0; j < columns; ++j) {
       auto mean = static_cast<double>(moments[j]);
-      auto variance = static_cast<double>(moments[settings_.columns + j]);
+      auto variance = static_cast<double>(moments[columns + j]);
       if (deferred) {
         mean -= static_cast<double>(values<T>(mean_.value)[j]);
         variance += mean * mean;
@@ -305,11 +289,11 @@ class BatchNorm final : public RowLayer {
   /// The running statistics from the sums of the step.
   template <class T>
   void take_up() {
-    const bool deferred = settings_.statistics == RunningStatistics::Deferred;
+    const bool deferred = statistics_ == RunningStatistics::Deferred;
     const auto seen = static_cast<double>(*values<T>(batches_.gradient));
     if (!(seen > 0)) return;
-    const double kept = std::pow(1 - settings_.momentum, deferred ? 1.0 : seen);
-    for (std::int64_t j = 0; j < settings_.columns; ++j) {
+    const double kept = std::pow(1 - momentum_, deferred ? 1.0 : seen);
+    for (std::int64_t j = 0; j < input_columns(); ++j) {
       double mean = static_cast<double>(values<T>(mean_.gradient)[j]);
       double variance = static_cast<double>(values<T>(variance_.gradient)[j]);
       T& running_mean = values<T>(mean_.value)[j];
@@ -317,8 +301,8 @@ class BatchNorm final : public RowLayer {
       if (deferred) {
         mean /= seen;
         variance = std::max(variance / seen - mean * mean, 0.0) * unbiased(seen);
-        mean = settings_.momentum * (mean + static_cast<double>(running_mean));
-        variance *= settings_.momentum;
+        mean = momentum_ * (mean + static_cast<double>(running_mean));
+        variance *= momentum_;
       }
       running_mean = static_cast<T>(kept * static_cast<double>(running_mean) + mean);
       running_variance = static_cast<T>(kept * static_cast<double>(running_variance) + variance);
@@ -326,7 +310,9 @@ class BatchNorm final : public RowLayer {
     *values<T>(batches_.value) += deferred ? T(1) : static_cast<T>(seen);
   }
 
-  Settings settings_;
+  double epsilon_;
+  double momentum_;
+  RunningStatistics statistics_;
   Parameter weight_;
   Parameter bias_;
   Parameter mean_;
@@ -337,19 +323,7 @@ class BatchNorm final : public RowLayer {
 }  // namespace
 
 LayerKind batch_norm_kind() {
-  return {"batch_norm",
-          {"epsilon", "momentum", "statistics"},
-          [](const LayerSettings& settings,
-             std::span<const TensorType> inputs,
-             const LayerPlace& place) {
-            return std::make_unique<BatchNorm>(BatchNorm::Settings{
-                .columns = inputs[0].columns(),
-                .epsilon = settings.number("epsilon", 1e-5),
-                .momentum = settings.number("momentum", 0.1),
-                .statistics = running_statistics(settings.word("statistics", "deferred")),
-                .dtype = place.dtype,
-                .layer = place.number});
-          }};
+  return kind_of<BatchNorm>("batch_norm", {"epsilon", "momentum", "statistics"});
 }
 
 }  // namespace millrace

@@ -53,6 +53,11 @@ inline Tensor only(const Layer& layer, const char* what, TensorList list) {
                         std::to_string(list.size()));
 }
 
+/// "f32 [samples, positions, 64]".
+inline std::string sequences_of(DType dtype, std::int64_t columns) {
+  return to_string(TensorType{dtype, {kSamples, kPositions, columns}});
+}
+
 /// Throws InvalidArgument, naming all inputs, for inputs that the layer does not take.
 [[noreturn]] inline void refuse_inputs(const Layer& layer,
                                        const std::string& wanted,
@@ -63,13 +68,44 @@ inline Tensor only(const Layer& layer, const char* what, TensorList list) {
                         (given.empty() ? "nothing" : given));
 }
 
+/// Throws InvalidArgument unless `tensor` is sequences [samples, positions, columns] of the layer's
+/// dtype.
+inline void check_sequences(const Layer& layer,
+                            const char* what,
+                            const Tensor& tensor,
+                            std::int64_t columns) {
+  const bool fits = tensor && tensor.dtype() == layer.dtype() && tensor.dims().size() == 3 &&
+                    tensor.dims()[2] == columns;
+  check_tensor(layer, what, tensor, fits, [&] { return sequences_of(layer.dtype(), columns); });
+}
+
+/// Throws InvalidArgument unless the inputs are one such tensor. Returns its extents.
+inline const Dims& infer_sequences(const Layer& layer,
+                                   std::span<const TensorType> inputs,
+                                   std::int64_t columns) {
+  if (inputs.size() != 1 || inputs[0].dtype != layer.dtype() || inputs[0].dims.size() != 3 ||
+      inputs[0].columns() != columns)
+    refuse_inputs(layer, sequences_of(layer.dtype(), columns), inputs);
+  return inputs[0].dims;
+}
+
+[[nodiscard]] inline bool all_known(const Dims& dims) {
+  return std::ranges::all_of(dims, [](std::int64_t extent) { return extent >= 1; });
+}
+
+/// The extents after the first. Throws InvalidArgument, naming what is `wanted`, where there are
+/// none.
+[[nodiscard]] inline Dims extents_of(const TensorType& type, const char* wanted) {
+  require(type.dims.size() >= 2,
+          [&] { return std::string("takes ") + wanted + ", got " + to_string(type); });
+  return Dims(std::span(type.dims.begin() + 1, type.dims.end()));
+}
+
 /// The image in [samples, height, width, channels]. Throws InvalidArgument for other types.
 [[nodiscard]] inline ImageShape image_of(const TensorType& type) {
-  require(
-      type.dims.size() == 4 && std::all_of(type.dims.begin() + 1,
-                                           type.dims.end(),
-                                           [](std::int64_t extent) { return extent >= 1; }),
-      [&] { return "takes images [samples, height, width, channels], got " + to_string(type); });
+  constexpr const char* kImages = "images [samples, height, width, channels]";
+  require(type.dims.size() == 4 && all_known(extents_of(type, kImages)),
+          [&] { return std::string("takes ") + kImages + ", got " + to_string(type); });
   return {.height = type.dims[1], .width = type.dims[2], .channels = type.dims[3]};
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,9 +36,10 @@ void apply(const T* from, const std::uint8_t* mask, T scale, std::int64_t elemen
   for (std::int64_t i = 0; i < elements; ++i) to[i] = mask[i] == 0 ? T(0) : from[i] * scale;
 }
 
-void check(const Layer& layer, DType dtype, const char* what, const Tensor& tensor) {
-  const bool fits = tensor && tensor.dtype() == dtype && tensor.dims().size() >= 2;
-  check_tensor(layer, what, tensor, fits, [&] { return std::string(name_of(dtype)) + " samples"; });
+void check(const Layer& layer, const char* what, const Tensor& tensor) {
+  const bool fits = tensor && tensor.dtype() == layer.dtype() && tensor.dims().size() >= 2;
+  check_tensor(
+      layer, what, tensor, fits, [&] { return std::string(name_of(layer.dtype())) + " samples"; });
 }
 
 /// y = x k / (1 - rate) with k = 0 for a share `rate` of the elements and 1 elsewhere; x, y
@@ -52,34 +54,28 @@ void check(const Layer& layer, DType dtype, const char* what, const Tensor& tens
 /// Thread-safety: externally synchronised.
 class Dropout final : public Layer {
  public:
-  struct Settings {
-    double rate = 0;
-    DType dtype = DType::F32;
-    std::uint32_t layer = 0;  ///< global number: keys the mask
-  };
-
   /// Throws InvalidArgument unless 0 <= rate < 1 and the dtype is f32 or f64.
-  explicit Dropout(const Settings& settings) : settings_(settings) {
-    require_float(settings.dtype, describe());
-    require(settings.rate >= 0 && settings.rate < 1,
-            describe() + ": the rate must be from 0 to below 1");
+  Dropout(const LayerSettings& settings, std::span<const TensorType>, const LayerPlace& place)
+      : Layer(place), rate_(settings.number("rate")) {
+    require_float(dtype(), describe());
+    require(rate_ >= 0 && rate_ < 1, describe() + ": the rate must be from 0 to below 1");
   }
 
   [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
-    if (inputs.size() != 1 || inputs[0].dtype != settings_.dtype || inputs[0].dims.size() < 2)
-      refuse_inputs(*this, std::string(name_of(settings_.dtype)) + " samples", inputs);
+    if (inputs.size() != 1 || inputs[0].dtype != dtype() || inputs[0].dims.size() < 2)
+      refuse_inputs(*this, std::string(name_of(dtype())) + " samples", inputs);
     return {{inputs[0].dtype, inputs[0].dims}};
   }
   TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) override {
     Tensor input = only(*this, "input", std::move(inputs));
-    check(*this, settings_.dtype, "input", input);
+    check(*this, "input", input);
     if (!context.training) return TensorList(std::move(input));
     Tensor mask = mask_for(context, input);
-    Tensor output = context.make(settings_.dtype, input.dims());
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    Tensor output = context.make(dtype(), input.dims());
+    with_precision(dtype(), [&]<class T>(T) {
       apply<T>(values<T>(std::as_const(input)),
                values<std::uint8_t>(mask),
-               T(1 / (1 - settings_.rate)),
+               T(1 / (1 - rate_)),
                input.elements(),
                values<T>(output));
     });
@@ -91,13 +87,12 @@ class Dropout final : public Layer {
                             Stash& stash,
                             bool wanted) override {
     Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
-    check(*this, settings_.dtype, "output gradient", gradient);
+    check(*this, "output gradient", gradient);
     if (wanted) {
       const Tensor mask = stash.read(context, 0);
-      with_precision(settings_.dtype, [&]<class T>(T) {
+      with_precision(dtype(), [&]<class T>(T) {
         T* dy = values<T>(gradient);
-        apply<T>(
-            dy, values<std::uint8_t>(mask), T(1 / (1 - settings_.rate)), gradient.elements(), dy);
+        apply<T>(dy, values<std::uint8_t>(mask), T(1 / (1 - rate_)), gradient.elements(), dy);
       });
     }
     stash.clear(context);
@@ -108,14 +103,13 @@ class Dropout final : public Layer {
     return {.after_forward = static_cast<std::size_t>(inputs[0].dims.elements())};
   }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": dropout " +
-           std::to_string(settings_.rate);
+    return fmt::format("layers.{}: dropout {:f}", number(), rate_);
   }
 
  private:
   [[nodiscard]] Tensor mask_for(const PassContext& context, const Tensor& input) const {
     Tensor mask = context.make(DType::U8, input.dims());
-    const auto threshold = static_cast<std::uint64_t>(std::ldexp(settings_.rate, 32));
+    const auto threshold = static_cast<std::uint64_t>(std::ldexp(rate_, 32));
     const std::int64_t places = input.columns();
     // With slices the second extent is positions.
     const std::int64_t first =
@@ -123,7 +117,7 @@ class Dropout final : public Layer {
             ? 0
             : context.first_position * (places / std::max<std::int64_t>(input.dims()[1], 1));
     for (std::int64_t i = 0; i < input.rows(); ++i)
-      draw(context.key(Purpose::Dropout, static_cast<std::uint32_t>(i), settings_.layer),
+      draw(context.key(Purpose::Dropout, static_cast<std::uint32_t>(i), number()),
            threshold,
            first,
            places,
@@ -131,18 +125,13 @@ class Dropout final : public Layer {
     return mask;
   }
 
-  Settings settings_;
+  double rate_;
 };
 
 }  // namespace
 
 LayerKind dropout_kind() {
-  return {"dropout",
-          {"rate"},
-          [](const LayerSettings& settings, std::span<const TensorType>, const LayerPlace& place) {
-            return std::make_unique<Dropout>(Dropout::Settings{
-                .rate = settings.number("rate"), .dtype = place.dtype, .layer = place.number});
-          }};
+  return kind_of<Dropout>("dropout", {"rate"});
 }
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,19 +32,15 @@ Dims with_last(const Dims& dims, std::int64_t columns) {
 /// synchronised.
 class Embedding final : public Layer {
  public:
-  struct Settings {
-    std::int64_t rows = 0;
-    std::int64_t columns = 0;
-    DType dtype = DType::F32;
-    std::uint32_t layer = 0;  ///< global number: names the table and keys its first values
-  };
-
   /// Parameter "layers.N.weight", without memory until `initialize`. Throws InvalidArgument when
   /// rows or columns < 1 or the dtype is neither f32 nor f64.
-  explicit Embedding(const Settings& settings)
-      : settings_(settings), weight_(parameter_of(settings.layer, "weight", true)) {
-    require_float(settings.dtype, describe());
-    require(settings.rows >= 1 && settings.columns >= 1,
+  Embedding(const LayerSettings& settings, std::span<const TensorType>, const LayerPlace& place)
+      : Layer(place),
+        rows_(settings.integer("rows")),
+        columns_(settings.integer("columns")),
+        weight_(parameter_of(number(), "weight", true)) {
+    require_float(dtype(), describe());
+    require(rows_ >= 1 && columns_ >= 1,
             describe() + ": a table needs at least 1 row and 1 column");
   }
 
@@ -51,22 +48,22 @@ class Embedding final : public Layer {
     if (inputs.size() != 1 || inputs[0].dtype != DType::I32 || inputs[0].dims.size() < 1 ||
         inputs[0].dims.size() >= Dims::kMax)
       refuse_inputs(*this, "i32 ids", inputs);
-    return {{settings_.dtype, with_last(inputs[0].dims, settings_.columns)}};
+    return {{dtype(), with_last(inputs[0].dims, columns_)}};
   }
   TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) override {
     Tensor ids = only(*this, "input", std::move(inputs));
     check_tensor(*this, "input", ids, ids && ids.dtype() == DType::I32, [] {
       return std::string("i32 ids");
     });
-    Tensor output = context.make(settings_.dtype, with_last(ids.dims(), settings_.columns));
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    Tensor output = context.make(dtype(), with_last(ids.dims(), columns_));
+    with_precision(dtype(), [&]<class T>(T) {
       const T* table = values<T>(std::as_const(weight_.value));
       T* to = values<T>(output);
       for (const std::int32_t id : std::as_const(ids).as<std::int32_t>()) {
-        if (id < 0 || id >= settings_.rows)
+        if (id < 0 || id >= rows_)
           throw InvalidArgument(describe() + ": id " + std::to_string(id) + " is outside 0.." +
-                                std::to_string(settings_.rows - 1));
-        to = std::copy_n(table + id * settings_.columns, settings_.columns, to);
+                                std::to_string(rows_ - 1));
+        to = std::copy_n(table + id * columns_, columns_, to);
       }
     });
     if (context.training) stash.keep(context, std::move(ids));
@@ -78,10 +75,10 @@ class Embedding final : public Layer {
                             bool wanted) override {
     Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
     const std::int64_t ids = stash.read(context, 0).elements();
-    const bool fits = gradient && gradient.dtype() == settings_.dtype &&
-                      gradient.elements() == ids * settings_.columns;
+    const bool fits =
+        gradient && gradient.dtype() == dtype() && gradient.elements() == ids * columns_;
     check_tensor(*this, "output gradient", gradient, fits, [&] {
-      return std::to_string(ids) + " rows of " + std::to_string(settings_.columns);
+      return std::to_string(ids) + " rows of " + std::to_string(columns_);
     });
     stash.keep(context, std::move(gradient));
     return wanted ? TensorList(Tensor()) : TensorList();
@@ -89,13 +86,13 @@ class Embedding final : public Layer {
   void backward_weight(const PassContext& context, Stash& stash) override {
     const Tensor ids = stash.read(context, 0);
     const Tensor gradient = stash.read(context, 1);
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    with_precision(dtype(), [&]<class T>(T) {
       const T* from = values<T>(gradient);
       T* table = values<T>(weight_.gradient);
       for (const std::int32_t id : ids.as<std::int32_t>()) {
-        T* row = table + id * settings_.columns;
-        for (std::int64_t j = 0; j < settings_.columns; ++j) row[j] += from[j];
-        from += settings_.columns;
+        T* row = table + id * columns_;
+        for (std::int64_t j = 0; j < columns_; ++j) row[j] += from[j];
+        from += columns_;
       }
     });
     stash.clear(context);
@@ -104,39 +101,29 @@ class Embedding final : public Layer {
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_}; }
   /// Uniform in [-a, a] with a = sqrt(3 / columns): a row has an expected square length of 1.
   void initialize(std::uint64_t seed) override {
-    allocate(weight_, settings_.dtype, {settings_.rows, settings_.columns});
-    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-    fill_uniform(weight_.value, key, std::sqrt(3.0 / static_cast<double>(settings_.columns)));
+    allocate(weight_, dtype(), {rows_, columns_});
+    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = number()};
+    fill_uniform(weight_.value, key, std::sqrt(3.0 / static_cast<double>(columns_)));
   }
   [[nodiscard]] LayerBytes bytes(std::span<const TensorType> inputs) const override {
     const auto ids = static_cast<std::size_t>(inputs[0].dims.elements());
     const std::size_t kept = ids * size_of(DType::I32);
-    return {.after_forward = kept,
-            .after_input = kept + ids * static_cast<std::size_t>(settings_.columns) *
-                                      size_of(kept_dtype(settings_.dtype))};
+    return {.after_forward = kept, .after_input = kept + ids * kept_bytes(columns_)};
   }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": embedding of " +
-           std::to_string(settings_.rows) + " in " + std::to_string(settings_.columns);
+    return fmt::format("layers.{}: embedding of {} in {}", number(), rows_, columns_);
   }
 
  private:
-  Settings settings_;
+  std::int64_t rows_;
+  std::int64_t columns_;
   Parameter weight_;
 };
 
 }  // namespace
 
 LayerKind embedding_kind() {
-  return {"embedding",
-          {"rows", "columns"},
-          [](const LayerSettings& settings, std::span<const TensorType>, const LayerPlace& place) {
-            return std::make_unique<Embedding>(
-                Embedding::Settings{.rows = settings.integer("rows"),
-                                    .columns = settings.integer("columns"),
-                                    .dtype = place.dtype,
-                                    .layer = place.number});
-          }};
+  return kind_of<Embedding>("embedding", {"rows", "columns"});
 }
 
 }  // namespace millrace

@@ -1,27 +1,20 @@
 // Group normalisation over the pixels of groups of channels.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 
 #include "millrace/stages/layer.hpp"
 #include "stages/kernels/precision.hpp"
 #include "stages/kernels/reductions.hpp"
+#include "stages/layers/check.hpp"
 #include "stages/layers/kinds.hpp"
 #include "stages/layers/parameters.hpp"
 
 namespace millrace {
 namespace {
-
-struct GroupNormSettings {
-  Dims extents;  ///< of a sample, the last one its channels
-  std::int64_t groups = 1;
-  double epsilon = 1e-5;
-  DType dtype = DType::F32;
-  std::uint32_t layer = 0;  ///< global number: names the parameters
-};
 
 // Places in the stash: the normalised values stay from F to W, the scales from F to I, dy from I to
 // W.
@@ -98,13 +91,6 @@ void sample_gradient(const Sample& sample,
   }
 }
 
-Sample sample_of(const GroupNormSettings& settings) {
-  const std::int64_t channels = settings.extents[settings.extents.size() - 1];
-  return {.positions = settings.extents.elements() / channels,
-          .channels = channels,
-          .groups = settings.groups};
-}
-
 /// y = h g + b with h = (x - mean) / sqrt(var + epsilon) per sample and group of channels; x
 /// [samples, positions..., channels], channels last, weight g and bias b [channels] (initialised to
 /// 1 and 0, not decayed). Mean and var (divided by the number of values) are over all positions and
@@ -117,39 +103,44 @@ Sample sample_of(const GroupNormSettings& settings) {
 /// Thread-safety: externally synchronised.
 class GroupNorm final : public RowLayer {
  public:
-  using Settings = GroupNormSettings;
-
   /// Throws InvalidArgument when an extent is below 1 or not known before there are data, groups do
   /// not divide the channels, epsilon <= 0 or the dtype is neither f32 nor f64.
-  explicit GroupNorm(const Settings& settings) : settings_(settings) {
-    const std::string who = "layers." + std::to_string(settings.layer) + ": group norm";
-    require_float(settings.dtype, who);
-    require(settings.extents.size() >= 1 &&
-                std::ranges::all_of(settings.extents, [](std::int64_t e) { return e >= 1; }),
+  GroupNorm(const LayerSettings& settings,
+            std::span<const TensorType> inputs,
+            const LayerPlace& place)
+      : RowLayer(place,
+                 extents_of(inputs[0], "samples with channels"),
+                 extents_of(inputs[0], "samples with channels")),
+        channels_(inputs[0].columns()),
+        groups_(settings.integer("groups")),
+        epsilon_(settings.number("epsilon", 1e-5)),
+        weight_(parameter_of(number(), "weight", false)),
+        bias_(parameter_of(number(), "bias", false)) {
+    const std::string who = "layers." + std::to_string(number()) + ": group norm";
+    require_float(dtype(), who);
+    require(all_known(input_extents()),
             who + ": the extents of a sample must be known and at least 1");
-    require(settings.groups >= 1 && channels() % settings.groups == 0, [&] {
-      return who + ": groups must divide the " + std::to_string(channels()) + " channels, got " +
-             std::to_string(settings.groups);
+    require(groups_ >= 1 && channels_ % groups_ == 0, [&] {
+      return who + ": groups must divide the " + std::to_string(channels_) + " channels, got " +
+             std::to_string(groups_);
     });
-    require(settings.epsilon > 0, who + ": epsilon must be above 0");
-    weight_ = parameter_of(settings.layer, "weight", false);
-    bias_ = parameter_of(settings.layer, "bias", false);
+    require(epsilon_ > 0, who + ": epsilon must be above 0");
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
-    const Sample sample = sample_of(settings_);
-    Tensor output = context.make(settings_.dtype, input.dims());
-    Tensor normalised = context.make(settings_.dtype, input.dims());
-    Tensor scales = context.make(settings_.dtype, {input.rows(), sample.groups});
+    const Sample sample = this->sample();
+    Tensor output = context.make(dtype(), input.dims());
+    Tensor normalised = context.make(dtype(), input.dims());
+    Tensor scales = context.make(dtype(), {input.rows(), sample.groups});
     Tensor moments = context.make(DType::F64, {2, sample.channels});
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    with_precision(dtype(), [&]<class T>(T) {
       const T* weight = values<T>(std::as_const(weight_.value));
       const T* bias = values<T>(std::as_const(bias_.value));
       for (std::int64_t n = 0; n < input.rows(); ++n) {
         T* h = values<T>(normalised) + n * sample.elements();
         normalise(sample,
                   values<T>(std::as_const(input)) + n * sample.elements(),
-                  settings_.epsilon,
+                  epsilon_,
                   values<double>(moments),
                   h,
                   values<T>(scales) + n * sample.groups);
@@ -170,11 +161,11 @@ class GroupNorm final : public RowLayer {
     const Tensor scales = stash.take(context, kScales);
     Tensor input_gradient;
     if (wanted) {
-      const Sample sample = sample_of(settings_);
+      const Sample sample = this->sample();
       const Tensor normalised = stash.read(context, kNormalisedGroups);
-      input_gradient = context.make(settings_.dtype, output_gradient.dims());
+      input_gradient = context.make(dtype(), output_gradient.dims());
       Tensor sums = context.make(DType::F64, {2, sample.channels});
-      with_precision(settings_.dtype, [&]<class T>(T) {
+      with_precision(dtype(), [&]<class T>(T) {
         for (std::int64_t n = 0; n < output_gradient.rows(); ++n)
           sample_gradient(sample,
                           values<T>(std::as_const(output_gradient)) + n * sample.elements(),
@@ -191,10 +182,10 @@ class GroupNorm final : public RowLayer {
   void backward_weight(const PassContext& context, Stash& stash) override {
     const Tensor normalised = stash.read(context, kNormalisedGroups);
     const Tensor gradient = stash.read(context, stash.size() - 1);
-    const std::int64_t width = channels();
+    const std::int64_t width = channels_;
     const std::int64_t positions = gradient.elements() / width;
     Tensor sums = context.make(DType::F64, {width});
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    with_precision(dtype(), [&]<class T>(T) {
       const T* dy = values<T>(gradient);
       const T* h = values<T>(normalised);
       column_sums(positions, width, values<double>(sums), [&](auto i, auto c) {
@@ -209,34 +200,28 @@ class GroupNorm final : public RowLayer {
 
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_, &bias_}; }
   void initialize(std::uint64_t) override {
-    for (Parameter* parameter : parameters()) allocate(*parameter, settings_.dtype, {channels()});
-    with_precision(settings_.dtype,
-                   [&]<class T>(T) { std::ranges::fill(weight_.value.as<T>(), T(1)); });
+    for (Parameter* parameter : parameters()) allocate(*parameter, dtype(), {channels_});
+    with_precision(dtype(), [&]<class T>(T) { std::ranges::fill(weight_.value.as<T>(), T(1)); });
   }
-  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
-  [[nodiscard]] std::int64_t input_columns() const override { return settings_.extents.elements(); }
-  [[nodiscard]] std::int64_t output_columns() const override { return input_columns(); }
-  [[nodiscard]] Dims input_extents() const override { return settings_.extents; }
-  [[nodiscard]] Dims output_extents() const override { return settings_.extents; }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
-    return size_of(kept_dtype(settings_.dtype)) *
-           static_cast<std::size_t>(rows * (input_columns() + settings_.groups));
+    return kept_bytes(rows * (input_columns() + groups_));
   }
   [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
-    return size_of(kept_dtype(settings_.dtype)) *
-           static_cast<std::size_t>(2 * rows * input_columns());
+    return kept_bytes(2 * rows * input_columns());
   }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": group norm of " +
-           to_string(settings_.extents) + " in " + std::to_string(settings_.groups) + " groups";
+    const std::string extents = to_string(input_extents());
+    return fmt::format("layers.{}: group norm of {} in {} groups", number(), extents, groups_);
   }
 
  private:
-  [[nodiscard]] std::int64_t channels() const {
-    return settings_.extents[settings_.extents.size() - 1];
+  [[nodiscard]] Sample sample() const {
+    return {.positions = input_columns() / channels_, .channels = channels_, .groups = groups_};
   }
 
-  Settings settings_;
+  std::int64_t channels_;
+  std::int64_t groups_;
+  double epsilon_;
   Parameter weight_;
   Parameter bias_;
 };
@@ -244,20 +229,7 @@ class GroupNorm final : public RowLayer {
 }  // namespace
 
 LayerKind group_norm_kind() {
-  return {"group_norm",
-          {"groups", "epsilon"},
-          [](const LayerSettings& settings,
-             std::span<const TensorType> inputs,
-             const LayerPlace& place) {
-            const Dims& dims = inputs[0].dims;
-            require(dims.size() >= 2, "takes samples with channels, got " + to_string(inputs[0]));
-            return std::make_unique<GroupNorm>(
-                GroupNorm::Settings{.extents = Dims(std::span(dims.begin() + 1, dims.end())),
-                                    .groups = settings.integer("groups"),
-                                    .epsilon = settings.number("epsilon", 1e-5),
-                                    .dtype = place.dtype,
-                                    .layer = place.number});
-          }};
+  return kind_of<GroupNorm>("group_norm", {"groups", "epsilon"});
 }
 
 }  // namespace millrace

@@ -2,7 +2,6 @@
 #include "stages/layers/kinds.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"

@@ -1,6 +1,12 @@
 // The list of layer kinds: a new one is its own file, its test, and one line here.
 #pragma once
 
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "millrace/stages/layer_kinds.hpp"
 
 // One list is read twice, for the declarations and for the table; only a macro can do that.
@@ -33,5 +39,17 @@ namespace millrace {
 MILLRACE_LAYER_KINDS(MILLRACE_DECLARE)
 #undef MILLRACE_DECLARE
 // NOLINTEND(cppcoreguidelines-macro-usage)
+
+/// The kind whose layers are made as L(settings, inputs, place, more...).
+template <class L, class... More>
+[[nodiscard]] LayerKind kind_of(std::string name, std::vector<std::string> settings, More... more) {
+  return {
+      std::move(name),
+      std::move(settings),
+      [more...](
+          const LayerSettings& given, std::span<const TensorType> inputs, const LayerPlace& place) {
+        return std::make_unique<L>(given, inputs, place, more...);
+      }};
+}
 
 }  // namespace millrace

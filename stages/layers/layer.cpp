@@ -55,7 +55,7 @@ std::int64_t rows_in(const Dims& dims, const Dims& extents) {
 }  // namespace
 
 std::vector<TensorType> RowLayer::infer(std::span<const TensorType> inputs) const {
-  const Dims extents = input_extents();
+  const Dims& extents = input_extents();
   if (inputs.size() != 1 || inputs[0].dtype != dtype() || inputs[0].dims.size() <= extents.size() ||
       !ends_in(inputs[0].dims, extents))
     refuse_inputs(*this, std::string(name_of(dtype())) + " rows of " + to_string(extents), inputs);
@@ -67,7 +67,7 @@ std::vector<TensorType> RowLayer::infer(std::span<const TensorType> inputs) cons
 
 TensorList RowLayer::forward(const PassContext& context, TensorList inputs, Stash& stash) {
   Tensor input = only(*this, "input", std::move(inputs));
-  const Dims extents = input_extents();
+  const Dims& extents = input_extents();
   check_rows(*this, "input", input, extents);
   const Dims dims = exchanged(input.dims(), extents, output_extents());
   input.reshape({rows_in(input.dims(), extents), input_columns()});
@@ -81,7 +81,7 @@ TensorList RowLayer::backward_input(const PassContext& context,
                                     Stash& stash,
                                     bool wanted) {
   Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
-  const Dims extents = output_extents();
+  const Dims& extents = output_extents();
   check_rows(*this, "output gradient", gradient, extents);
   const Dims dims = exchanged(gradient.dims(), extents, input_extents());
   gradient.reshape({rows_in(gradient.dims(), extents), output_columns()});

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 
@@ -15,14 +16,6 @@
 namespace millrace {
 namespace {
 
-struct LayerNormSettings {
-  std::int64_t columns = 0;
-  double epsilon = 1e-5;
-  bool centred = true;  ///< false: RMS norm
-  DType dtype = DType::F32;
-  std::uint32_t layer = 0;  ///< global number: names the parameters
-};
-
 // Places in the stash: the normalised rows stay from F to W, the scales from F to I, dy from I to
 // W.
 constexpr std::size_t kNormalisedRows = 0;
@@ -30,14 +23,12 @@ constexpr std::size_t kRowScales = 1;
 
 /// h = (x - mean) scale; returns scale = 1 / sqrt(var + epsilon).
 template <class T>
-T normalise_row(const T* x, const LayerNormSettings& settings, T* h) {
-  const std::int64_t columns = settings.columns;
+T normalise_row(const T* x, std::int64_t columns, bool centred, double epsilon, T* h) {
   const T count = static_cast<T>(columns);
-  const T mean =
-      settings.centred ? row_sum<T>(columns, [&](std::int64_t j) { return x[j]; }) / count : T(0);
+  const T mean = centred ? row_sum<T>(columns, [&](std::int64_t j) { return x[j]; }) / count : T(0);
   for (std::int64_t j = 0; j < columns; ++j) h[j] = x[j] - mean;
   const T variance = row_sum<T>(columns, [&](std::int64_t j) { return h[j] * h[j]; }) / count;
-  const T scale = T(1) / std::sqrt(variance + static_cast<T>(settings.epsilon));
+  const T scale = T(1) / std::sqrt(variance + static_cast<T>(epsilon));
   for (std::int64_t j = 0; j < columns; ++j) h[j] *= scale;
   return scale;
 }
@@ -45,12 +36,11 @@ T normalise_row(const T* x, const LayerNormSettings& settings, T* h) {
 /// dx of one row from dy, its normalised values and the weight.
 template <class T>
 void row_gradient(
-    const T* dy, const T* h, const T* weight, T scale, const LayerNormSettings& settings, T* dx) {
-  const std::int64_t columns = settings.columns;
+    const T* dy, const T* h, const T* weight, T scale, std::int64_t columns, bool centred, T* dx) {
   const T count = static_cast<T>(columns);
   for (std::int64_t j = 0; j < columns; ++j) dx[j] = dy[j] * weight[j];
   const T mean =
-      settings.centred ? row_sum<T>(columns, [&](std::int64_t j) { return dx[j]; }) / count : T(0);
+      centred ? row_sum<T>(columns, [&](std::int64_t j) { return dx[j]; }) / count : T(0);
   const T along = row_sum<T>(columns, [&](std::int64_t j) { return dx[j] * h[j]; }) / count;
   for (std::int64_t j = 0; j < columns; ++j) dx[j] = (dx[j] - mean - h[j] * along) * scale;
 }
@@ -70,31 +60,36 @@ void row_gradient(
 /// Thread-safety: externally synchronised.
 class LayerNorm final : public RowLayer {
  public:
-  using Settings = LayerNormSettings;
-
-  /// Throws InvalidArgument when columns < 1, epsilon <= 0 or the dtype is neither f32 nor f64.
-  explicit LayerNorm(const Settings& settings) : settings_(settings) {
-    require_float(settings.dtype, describe());
-    require(settings.columns >= 1, describe() + ": a norm needs at least 1 column");
-    require(settings.epsilon > 0, describe() + ": epsilon must be above 0");
-    weight_ = parameter_of(settings.layer, "weight", false);
-    bias_ = parameter_of(settings.layer, "bias", false);
+  /// `centred` false: RMS norm. Throws InvalidArgument when there are no columns, epsilon <= 0 or
+  /// the dtype is neither f32 nor f64.
+  LayerNorm(const LayerSettings& settings,
+            std::span<const TensorType> inputs,
+            const LayerPlace& place,
+            bool centred)
+      : RowLayer(place, {inputs[0].columns()}, {inputs[0].columns()}),
+        epsilon_(settings.number("epsilon", 1e-5)),
+        centred_(centred),
+        weight_(parameter_of(number(), "weight", false)),
+        bias_(parameter_of(number(), "bias", false)) {
+    require_float(dtype(), describe());
+    require(input_columns() >= 1, describe() + ": a norm needs at least 1 column");
+    require(epsilon_ > 0, describe() + ": epsilon must be above 0");
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
-    const std::int64_t columns = settings_.columns;
-    Tensor output = context.make(settings_.dtype, input.dims());
-    Tensor normalised = context.make(settings_.dtype, {input.rows(), columns});
-    Tensor scales = context.make(settings_.dtype, {input.rows()});
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    const std::int64_t columns = input_columns();
+    Tensor output = context.make(dtype(), input.dims());
+    Tensor normalised = context.make(dtype(), {input.rows(), columns});
+    Tensor scales = context.make(dtype(), {input.rows()});
+    with_precision(dtype(), [&]<class T>(T) {
       const T* weight = values<T>(weight_.value);
       const T* bias = values<T>(bias_.value);
       const auto norm_row = [&](std::int64_t i) {
         T* h = values<T>(normalised) + i * columns;
-        values<T>(scales)[i] =
-            normalise_row<T>(values<T>(std::as_const(input)) + i * columns, settings_, h);
+        values<T>(scales)[i] = normalise_row<T>(
+            values<T>(std::as_const(input)) + i * columns, columns, centred_, epsilon_, h);
         T* y = values<T>(output) + i * columns;
-        if (settings_.centred) {
+        if (centred_) {
           for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j] + bias[j];
         } else {
           for (std::int64_t j = 0; j < columns; ++j) y[j] = h[j] * weight[j];
@@ -116,10 +111,10 @@ class LayerNorm final : public RowLayer {
     const Tensor scales = stash.take(context, kRowScales);
     Tensor input_gradient;
     if (wanted) {
-      const std::int64_t columns = settings_.columns;
+      const std::int64_t columns = input_columns();
       const Tensor normalised = stash.read(context, kNormalisedRows);
-      input_gradient = context.make(settings_.dtype, output_gradient.dims());
-      with_precision(settings_.dtype, [&]<class T>(T) {
+      input_gradient = context.make(dtype(), output_gradient.dims());
+      with_precision(dtype(), [&]<class T>(T) {
         const std::int64_t rows = output_gradient.rows();
         for_rows(context, rows, columns, [&](std::int64_t first, std::int64_t last) {
           for (std::int64_t i = first; i < last; ++i)
@@ -127,7 +122,8 @@ class LayerNorm final : public RowLayer {
                             values<T>(normalised) + i * columns,
                             values<T>(std::as_const(weight_.value)),
                             values<T>(scales)[i],
-                            settings_,
+                            columns,
+                            centred_,
                             values<T>(input_gradient) + i * columns);
         });
       });
@@ -138,8 +134,8 @@ class LayerNorm final : public RowLayer {
   void backward_weight(const PassContext& context, Stash& stash) override {
     const Tensor normalised = stash.read(context, kNormalisedRows);
     const Tensor gradient = stash.read(context, stash.size() - 1);
-    const std::int64_t columns = settings_.columns;
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    const std::int64_t columns = input_columns();
+    with_precision(dtype(), [&]<class T>(T) {
       const T* dy = values<T>(gradient);
       T* dg = values<T>(weight_.gradient);
       const std::int64_t rows = gradient.rows();
@@ -149,70 +145,45 @@ class LayerNorm final : public RowLayer {
           for (std::int64_t j = first; j < last; ++j) dg[j] += dy[i * columns + j] * h[j];
         }
       });
-      if (settings_.centred) add_column_sums(context, dy, rows, columns, values<T>(bias_.gradient));
+      if (centred_) add_column_sums(context, dy, rows, columns, values<T>(bias_.gradient));
     });
     stash.clear(context);
   }
 
   [[nodiscard]] std::vector<Parameter*> parameters() override {
-    if (!settings_.centred) return {&weight_};
+    if (!centred_) return {&weight_};
     return {&weight_, &bias_};
   }
   void initialize(std::uint64_t) override {
-    for (Parameter* parameter : parameters())
-      allocate(*parameter, settings_.dtype, {settings_.columns});
-    with_precision(settings_.dtype,
-                   [&]<class T>(T) { std::ranges::fill(weight_.value.as<T>(), T(1)); });
+    for (Parameter* parameter : parameters()) allocate(*parameter, dtype(), {input_columns()});
+    with_precision(dtype(), [&]<class T>(T) { std::ranges::fill(weight_.value.as<T>(), T(1)); });
   }
-  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
-  [[nodiscard]] std::int64_t input_columns() const override { return settings_.columns; }
-  [[nodiscard]] std::int64_t output_columns() const override { return settings_.columns; }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
-    return size_of(kept_dtype(settings_.dtype)) *
-           static_cast<std::size_t>(rows * (settings_.columns + 1));
+    return kept_bytes(rows * (input_columns() + 1));
   }
   [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
-    return size_of(kept_dtype(settings_.dtype)) *
-           static_cast<std::size_t>(2 * rows * settings_.columns);
+    return kept_bytes(2 * rows * input_columns());
   }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": " +
-           (settings_.centred ? "layer" : "RMS") + " norm of " + std::to_string(settings_.columns);
+    const char* name = centred_ ? "layer" : "RMS";
+    return fmt::format("layers.{}: {} norm of {}", number(), name, input_columns());
   }
 
  private:
-  Settings settings_;
+  double epsilon_;
+  bool centred_;
   Parameter weight_;
   Parameter bias_;
 };
 
 }  // namespace
 
-namespace {
-
-LayerKind norm_kind(const char* name, bool centred) {
-  return {name,
-          {"epsilon"},
-          [centred](const LayerSettings& settings,
-                    std::span<const TensorType> inputs,
-                    const LayerPlace& place) {
-            return std::make_unique<LayerNorm>(
-                LayerNorm::Settings{.columns = inputs[0].columns(),
-                                    .epsilon = settings.number("epsilon", 1e-5),
-                                    .centred = centred,
-                                    .dtype = place.dtype,
-                                    .layer = place.number});
-          }};
-}
-
-}  // namespace
-
 LayerKind layer_norm_kind() {
-  return norm_kind("layer_norm", true);
+  return kind_of<LayerNorm>("layer_norm", {"epsilon"}, true);
 }
 
 LayerKind rms_norm_kind() {
-  return norm_kind("rms_norm", false);
+  return kind_of<LayerNorm>("rms_norm", {"epsilon"}, false);
 }
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 
@@ -40,43 +41,37 @@ void fill_rows(const PassContext& context, Tensor& rows, const Tensor& row) {
 /// Thread-safety: externally synchronised.
 class Linear final : public RowLayer {
  public:
-  struct Settings {
-    std::int64_t in = 0;
-    std::int64_t out = 0;
-    Activation activation = Activation::None;
-    DType dtype = DType::F32;
-    std::uint32_t layer = 0;  ///< global number: names the parameters and keys their first values
-  };
-
   /// Parameters "layers.N.weight" and "layers.N.bias", without memory until `initialize`.
   /// Throws InvalidArgument when in or out < 1 or the dtype is neither f32 nor f64.
-  explicit Linear(const Settings& settings) : settings_(settings) {
-    require_float(settings.dtype, describe());
-    require(settings.in >= 1 && settings.out >= 1,
+  Linear(const LayerSettings& settings, std::span<const TensorType> inputs, const LayerPlace& place)
+      : RowLayer(place, {inputs[0].columns()}, {settings.integer("out")}),
+        activation_(activation(settings.word("activation", "none"))),
+        weight_(parameter_of(number(), "weight", true)),
+        bias_(parameter_of(number(), "bias", false)) {
+    require_float(dtype(), describe());
+    require(input_columns() >= 1 && output_columns() >= 1,
             describe() + ": a linear layer needs at least 1 input and 1 output column");
-    weight_ = parameter_of(settings.layer, "weight", true);
-    bias_ = parameter_of(settings.layer, "bias", false);
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
-    const Dims dims{input.rows(), settings_.out};
-    Tensor output = context.make(settings_.dtype, dims);
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    const Dims dims{input.rows(), output_columns()};
+    Tensor output = context.make(dtype(), dims);
+    with_precision(dtype(), [&]<class T>(T) {
       fill_rows<T>(context, output, bias_.value);
       add_forward<T>(context,
-                     {input.rows(), settings_.in, settings_.out, precision()},
+                     {input.rows(), input_columns(), output_columns(), precision()},
                      values<T>(input),
                      values<T>(weight_.value),
                      values<T>(output));
     });
     if (!context.training) {
-      activate(context, settings_.activation, output, output, nullptr);
+      activate(context, activation_, output, output, nullptr);
       return output;
     }
     stash.keep(context, std::move(input));
-    if (settings_.activation == Activation::None) return output;
-    Tensor slopes = context.make(slope_dtype(settings_.activation, settings_.dtype), dims);
-    activate(context, settings_.activation, output, output, &slopes);
+    if (activation_ == Activation::None) return output;
+    Tensor slopes = context.make(slope_dtype(activation_, dtype()), dims);
+    activate(context, activation_, output, output, &slopes);
     stash.keep(context, std::move(slopes));
     return output;
   }
@@ -84,17 +79,17 @@ class Linear final : public RowLayer {
                        Tensor output_gradient,
                        Stash& stash,
                        bool wanted) override {
-    if (settings_.activation != Activation::None) {
+    if (activation_ != Activation::None) {
       const Tensor slopes = stash.take(context, kSlopes);
-      chain(context, settings_.activation, output_gradient, slopes);
+      chain(context, activation_, output_gradient, slopes);
     }
     Tensor input_gradient;
     if (wanted) {
       const std::int64_t rows = output_gradient.rows();
-      input_gradient = context.make(settings_.dtype, {rows, settings_.in});
-      with_precision(settings_.dtype, [&]<class T>(T) {
+      input_gradient = context.make(dtype(), {rows, input_columns()});
+      with_precision(dtype(), [&]<class T>(T) {
         make_input_gradient<T>(context,
-                               {rows, settings_.in, settings_.out, precision()},
+                               {rows, input_columns(), output_columns(), precision()},
                                values<T>(output_gradient),
                                values<T>(weight_.value),
                                values<T>(input_gradient));
@@ -106,14 +101,14 @@ class Linear final : public RowLayer {
   void backward_weight(const PassContext& context, Stash& stash) override {
     const Tensor input = stash.read(context, kInput);
     const Tensor gradient = stash.read(context, stash.size() - 1);
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    with_precision(dtype(), [&]<class T>(T) {
       const T* dz = values<T>(gradient);
       add_weight_gradient<T>(context,
-                             {gradient.rows(), settings_.in, settings_.out, precision()},
+                             {gradient.rows(), input_columns(), output_columns(), precision()},
                              values<T>(input),
                              dz,
                              values<T>(weight_.gradient));
-      add_column_sums(context, dz, gradient.rows(), settings_.out, values<T>(bias_.gradient));
+      add_column_sums(context, dz, gradient.rows(), output_columns(), values<T>(bias_.gradient));
     });
     stash.clear(context);
   }
@@ -123,42 +118,33 @@ class Linear final : public RowLayer {
   /// arXiv 1502.01852, section 2.2), a = sqrt(6 / (in + out)) otherwise (Glorot and Bengio, AISTATS
   /// 2010, equation 16). Bias zero.
   void initialize(std::uint64_t seed) override {
-    allocate(weight_, settings_.dtype, {settings_.in, settings_.out});
-    allocate(bias_, settings_.dtype, {settings_.out});
-    const bool half =
-        settings_.activation == Activation::Relu || settings_.activation == Activation::Gelu;
-    const double fan = static_cast<double>(half ? settings_.in : settings_.in + settings_.out);
-    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
+    allocate(weight_, dtype(), {input_columns(), output_columns()});
+    allocate(bias_, dtype(), {output_columns()});
+    const bool half = activation_ == Activation::Relu || activation_ == Activation::Gelu;
+    const auto fan = static_cast<double>(input_columns() + (half ? 0 : output_columns()));
+    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = number()};
     fill_uniform(weight_.value, key, std::sqrt(6.0 / fan));
   }
 
-  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
-  [[nodiscard]] std::int64_t input_columns() const override { return settings_.in; }
-  [[nodiscard]] std::int64_t output_columns() const override { return settings_.out; }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
-    const std::size_t input =
-        size_of(kept_dtype(settings_.dtype)) * static_cast<std::size_t>(rows * settings_.in);
-    return input +
-           slope_bytes(settings_.activation, kept_dtype(settings_.dtype), rows * settings_.out);
+    return kept_bytes(rows * input_columns()) +
+           slope_bytes(activation_, kept_dtype(), rows * output_columns());
   }
   [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
-    return size_of(kept_dtype(settings_.dtype)) *
-           static_cast<std::size_t>(rows * (settings_.in + settings_.out));
+    return kept_bytes(rows * (input_columns() + output_columns()));
   }
   [[nodiscard]] double operations(std::span<const TensorType> inputs) const override {
     return 2.0 * static_cast<double>(inputs[0].dims.elements()) *
-           static_cast<double>(settings_.out);
+           static_cast<double>(output_columns());
   }
   [[nodiscard]] std::string describe() const override {
-    std::string text = "layers." + std::to_string(settings_.layer) + ": linear " +
-                       std::to_string(settings_.in) + "->" + std::to_string(settings_.out);
-    if (settings_.activation != Activation::None)
-      text += std::string(" with ") + name_of(settings_.activation);
-    return text;
+    const std::string text =
+        fmt::format("layers.{}: linear {}->{}", number(), input_columns(), output_columns());
+    return activation_ == Activation::None ? text : text + " with " + name_of(activation_);
   }
 
  private:
-  Settings settings_;
+  Activation activation_;
   Parameter weight_;
   Parameter bias_;
 };
@@ -166,18 +152,7 @@ class Linear final : public RowLayer {
 }  // namespace
 
 LayerKind linear_kind() {
-  return {"linear",
-          {"out", "activation"},
-          [](const LayerSettings& settings,
-             std::span<const TensorType> inputs,
-             const LayerPlace& place) {
-            return std::make_unique<Linear>(
-                Linear::Settings{.in = inputs[0].columns(),
-                                 .out = settings.integer("out"),
-                                 .activation = activation(settings.word("activation", "none")),
-                                 .dtype = place.dtype,
-                                 .layer = place.number});
-          }};
+  return kind_of<Linear>("linear", {"out", "activation"});
 }
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 // Max and average pooling over the windows of an image.
 #include <cmath>
 #include <cstdint>
+#include <fmt/format.h>
 #include <limits>
 #include <string>
 #include <utility>
@@ -16,14 +17,6 @@ namespace {
 
 enum class Pool : std::uint8_t { Max, Average };
 
-struct PoolingSettings {
-  Pool pool = Pool::Max;
-  ImageShape image;  ///< of the input
-  Window window;
-  DType dtype = DType::F32;
-  std::uint32_t layer = 0;  ///< global number, for messages
-};
-
 /// body(place of channel 0 in the image) for every pixel of a window.
 template <class Body>
 void for_each_pixel(const ImageShape& image,
@@ -37,8 +30,7 @@ void for_each_pixel(const ImageShape& image,
 
 /// The maxima of one image, and their places in it.
 template <class T>
-void take_maxima(
-    const PoolingSettings& of, const ImageShape& output, const T* x, T* y, std::int32_t* places) {
+void take_maxima(const WindowedImage& of, const T* x, T* y, std::int32_t* places) {
   const std::int64_t channels = of.image.channels;
   const auto window = [&](const WindowSpan& down, const WindowSpan& across) {
     std::fill_n(y, channels, -std::numeric_limits<T>::infinity());
@@ -54,11 +46,11 @@ void take_maxima(
     y += channels;
     places += channels;
   };
-  for_each_window(of.image, of.window, output, window);
+  for_each_window(of, window);
 }
 
 template <class T>
-void take_means(const PoolingSettings& of, const ImageShape& output, const T* x, T* y) {
+void take_means(const WindowedImage& of, const T* x, T* y) {
   const std::int64_t channels = of.image.channels;
   const T share = T(1) / static_cast<T>(of.window.pixels());
   const auto window = [&](const WindowSpan& down, const WindowSpan& across) {
@@ -69,11 +61,11 @@ void take_means(const PoolingSettings& of, const ImageShape& output, const T* x,
     for (std::int64_t c = 0; c < channels; ++c) y[c] *= share;
     y += channels;
   };
-  for_each_window(of.image, of.window, output, window);
+  for_each_window(of, window);
 }
 
 template <class T>
-void add_mean_gradients(const PoolingSettings& of, const ImageShape& output, const T* dy, T* dx) {
+void add_mean_gradients(const WindowedImage& of, const T* dy, T* dx) {
   const std::int64_t channels = of.image.channels;
   const T share = T(1) / static_cast<T>(of.window.pixels());
   const auto window = [&](const WindowSpan& down, const WindowSpan& across) {
@@ -82,22 +74,25 @@ void add_mean_gradients(const PoolingSettings& of, const ImageShape& output, con
     });
     dy += channels;
   };
-  for_each_window(of.image, of.window, output, window);
+  for_each_window(of, window);
 }
 
 /// Without a kernel: one window over the whole image.
-Window window_of(const LayerSettings& settings, const ImageShape& image) {
+WindowedImage pooling_of(const LayerSettings& settings,
+                         const TensorType& input,
+                         const LayerPlace& place) {
+  const ImageShape image = image_of(input);
   const std::int64_t kernel = settings.integer("kernel", 0);
   require(kernel >= 0, "the kernel must be at least 1, got " + std::to_string(kernel));
-  Window window{.kernel_height = kernel,
-                .kernel_width = kernel,
-                .stride = settings.integer("stride", std::max<std::int64_t>(kernel, 1)),
-                .padding = settings.integer("padding", 0)};
-  if (kernel == 0) {
-    window.kernel_height = image.height;
-    window.kernel_width = image.width;
-  }
-  return window;
+  const Window window{.kernel_height = kernel == 0 ? image.height : kernel,
+                      .kernel_width = kernel == 0 ? image.width : kernel,
+                      .stride = settings.integer("stride", std::max<std::int64_t>(kernel, 1)),
+                      .padding = settings.integer("padding", 0)};
+  const std::string who = "layers." + std::to_string(place.number) + ": pooling";
+  const ImageShape output = window.over(image, who);
+  require(image.elements() <= std::numeric_limits<std::int32_t>::max(),
+          who + ": an image of " + to_string(image.dims()) + " is too large");
+  return {image, window, output};
 }
 
 /// y[n, i, j, c] = the largest, or the mean, of x[n, ., ., c] in the window of output pixel (i, j);
@@ -110,32 +105,28 @@ Window window_of(const LayerSettings& settings, const ImageShape& image) {
 /// Thread-safety: externally synchronised.
 class Pooling final : public RowLayer {
  public:
-  using Settings = PoolingSettings;
-
   /// Throws InvalidArgument when an extent is below 1, the window does not fit (see Window), an
   /// image has more than 2^31 numbers, or the dtype is neither f32 nor f64.
-  explicit Pooling(const Settings& settings) : settings_(settings) {
-    const std::string who = "layers." + std::to_string(settings.layer) + ": pooling";
-    require_float(settings.dtype, who);
-    output_ = settings.window.over(settings.image, who);
-    require(settings.image.elements() <= std::numeric_limits<std::int32_t>::max(),
-            who + ": an image of " + to_string(settings.image.dims()) + " is too large");
-  }
+  Pooling(const LayerSettings& settings,
+          std::span<const TensorType> inputs,
+          const LayerPlace& place,
+          Pool pool)
+      : Pooling(pooling_of(settings, inputs[0], place), place, pool) {}
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
     const std::int64_t samples = input.rows();
-    Tensor output = context.make(settings_.dtype, {samples, output_columns()});
+    Tensor output = context.make(dtype(), {samples, output_columns()});
     Tensor places;
-    if (settings_.pool == Pool::Max) places = context.make(DType::I32, output.dims());
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    if (pool_ == Pool::Max) places = context.make(DType::I32, output.dims());
+    with_precision(dtype(), [&]<class T>(T) {
       for (std::int64_t n = 0; n < samples; ++n) {
         const T* x = values<T>(std::as_const(input)) + n * input_columns();
         T* y = values<T>(output) + n * output_columns();
         if (places) {
           auto* at = values<std::int32_t>(places) + n * output_columns();
-          take_maxima(settings_, output_, x, y, at);
+          take_maxima(of_, x, y, at);
         } else {
-          take_means(settings_, output_, x, y);
+          take_means(of_, x, y);
         }
       }
     });
@@ -149,11 +140,11 @@ class Pooling final : public RowLayer {
     Tensor input_gradient;
     if (wanted) {
       const std::int64_t samples = output_gradient.rows();
-      input_gradient = context.make(settings_.dtype, {samples, input_columns()});
+      input_gradient = context.make(dtype(), {samples, input_columns()});
       input_gradient.fill_zero();
       Tensor places;
-      if (settings_.pool == Pool::Max) places = stash.take(context, 0);
-      with_precision(settings_.dtype, [&]<class T>(T) {
+      if (pool_ == Pool::Max) places = stash.take(context, 0);
+      with_precision(dtype(), [&]<class T>(T) {
         for (std::int64_t n = 0; n < samples; ++n) {
           const T* dy = values<T>(std::as_const(output_gradient)) + n * output_columns();
           T* dx = values<T>(input_gradient) + n * input_columns();
@@ -161,7 +152,7 @@ class Pooling final : public RowLayer {
             const auto* at = values<std::int32_t>(places) + n * output_columns();
             for (std::int64_t i = 0; i < output_columns(); ++i) dx[at[i]] += dy[i];
           } else {
-            add_mean_gradients(settings_, output_, dy, dx);
+            add_mean_gradients(of_, dy, dx);
           }
         }
       });
@@ -170,50 +161,36 @@ class Pooling final : public RowLayer {
     return input_gradient;
   }
 
-  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
-  [[nodiscard]] std::int64_t input_columns() const override { return settings_.image.elements(); }
-  [[nodiscard]] std::int64_t output_columns() const override { return output_.elements(); }
-  [[nodiscard]] Dims input_extents() const override { return settings_.image.dims(); }
-  [[nodiscard]] Dims output_extents() const override { return output_.dims(); }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
-    if (settings_.pool == Pool::Average) return 0;
+    if (pool_ == Pool::Average) return 0;
     return size_of(DType::I32) * static_cast<std::size_t>(rows * output_columns());
   }
-  [[nodiscard]] std::size_t bytes_after_input(std::int64_t) const override { return 0; }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": " +
-           (settings_.pool == Pool::Max ? "max" : "average") + " pooling " +
-           to_string(settings_.image.dims()) + "->" + to_string(output_.dims());
+    return fmt::format("layers.{}: {} pooling {}->{}",
+                       number(),
+                       pool_ == Pool::Max ? "max" : "average",
+                       to_string(input_extents()),
+                       to_string(output_extents()));
   }
 
  private:
-  Settings settings_;
-  ImageShape output_;
-};
+  Pooling(const WindowedImage& of, const LayerPlace& place, Pool pool)
+      : RowLayer(place, of.image.dims(), of.output.dims()), of_(of), pool_(pool) {
+    require_float(dtype(), describe());
+  }
 
-LayerKind pooling_kind(const char* name, Pool pool) {
-  return {name,
-          {"kernel", "stride", "padding"},
-          [pool](const LayerSettings& settings,
-                 std::span<const TensorType> inputs,
-                 const LayerPlace& place) {
-            const ImageShape image = image_of(inputs[0]);
-            return std::make_unique<Pooling>(Pooling::Settings{.pool = pool,
-                                                               .image = image,
-                                                               .window = window_of(settings, image),
-                                                               .dtype = place.dtype,
-                                                               .layer = place.number});
-          }};
-}
+  WindowedImage of_;
+  Pool pool_;
+};
 
 }  // namespace
 
 LayerKind max_pool_kind() {
-  return pooling_kind("max_pool", Pool::Max);
+  return kind_of<Pooling>("max_pool", {"kernel", "stride", "padding"}, Pool::Max);
 }
 
 LayerKind average_pool_kind() {
-  return pooling_kind("average_pool", Pool::Average);
+  return kind_of<Pooling>("average_pool", {"kernel", "stride", "padding"}, Pool::Average);
 }
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 // Learned positions: a row of a table added to every position of a sequence.
 #include <cmath>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,42 +27,33 @@ void add_row(const T* from, const T* more, std::int64_t count, T* to) {
 /// in order. Thread-safety: externally synchronised.
 class Positions final : public Layer {
  public:
-  struct Settings {
-    std::int64_t context = 0;  ///< longest sequence
-    std::int64_t columns = 0;
-    DType dtype = DType::F32;
-    std::uint32_t layer = 0;  ///< global number: names the parameters and keys their first values
-  };
-
   /// Throws InvalidArgument when context or columns < 1 or the dtype is neither f32 nor f64.
-  explicit Positions(const Settings& settings) : settings_(settings) {
-    const std::string who = "layers." + std::to_string(settings.layer) + ": positions";
-    require_float(settings.dtype, who);
-    require(settings.context >= 1 && settings.columns >= 1,
-            who + " need a context and columns of at least 1");
-    weight_ = parameter_of(settings.layer, "weight", true);
+  Positions(const LayerSettings& settings,
+            std::span<const TensorType> inputs,
+            const LayerPlace& place)
+      : Layer(place),
+        context_(settings.integer("context")),
+        columns_(inputs[0].columns()),
+        weight_(parameter_of(number(), "weight", true)) {
+    const std::string who = "layers." + std::to_string(number()) + ": positions";
+    require_float(dtype(), who);
+    require(context_ >= 1 && columns_ >= 1, who + " need a context and columns of at least 1");
   }
 
   [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
-    if (inputs.size() != 1 || inputs[0].dtype != settings_.dtype || inputs[0].dims.size() != 3 ||
-        inputs[0].columns() != settings_.columns)
-      refuse_inputs(*this,
-                    name_of(settings_.dtype) + std::string(" [samples, positions, ") +
-                        std::to_string(settings_.columns) + "]",
-                    inputs);
-    return {{inputs[0].dtype, inputs[0].dims}};
+    return {{dtype(), infer_sequences(*this, inputs, columns_)}};
   }
   /// Throws InvalidArgument for a sequence longer than the context.
   TensorList forward(const PassContext& context, TensorList inputs, Stash&) override {
     const Tensor input = only(*this, "input", std::move(inputs));
-    check("input", input);
+    check_sequences(*this, "input", input, columns_);
     const Dims& dims = input.dims();
-    if (context.first_position + dims[1] > settings_.context)
+    if (context.first_position + dims[1] > context_)
       throw InvalidArgument(describe() + ": a sequence of " +
                             std::to_string(context.first_position + dims[1]) + " positions");
-    Tensor output = context.make(settings_.dtype, dims);
+    Tensor output = context.make(dtype(), dims);
     const std::int64_t count = dims[1] * dims[2];
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    with_precision(dtype(), [&]<class T>(T) {
       const T* table = values<T>(std::as_const(weight_.value)) + context.first_position * dims[2];
       for (std::int64_t n = 0; n < dims[0]; ++n)
         add_row(values<T>(input) + n * count, table, count, values<T>(output) + n * count);
@@ -73,7 +65,7 @@ class Positions final : public Layer {
                             Stash& stash,
                             bool wanted) override {
     Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
-    check("output gradient", gradient);
+    check_sequences(*this, "output gradient", gradient, columns_);
     TensorList gradients;
     if (wanted) gradients.push_back(copy_of(context, gradient));
     stash.keep(context, std::move(gradient));
@@ -83,7 +75,7 @@ class Positions final : public Layer {
     const Tensor gradient = stash.read(context, 0);
     const Dims& dims = gradient.dims();
     const std::int64_t count = dims[1] * dims[2];
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    with_precision(dtype(), [&]<class T>(T) {
       T* table = values<T>(weight_.gradient) + context.first_position * dims[2];
       for (std::int64_t n = 0; n < dims[0]; ++n)
         add_row(table, values<T>(gradient) + n * count, count, table);
@@ -94,47 +86,27 @@ class Positions final : public Layer {
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_}; }
   /// Uniform in [-a, a] with a = 0.02 sqrt(3): a standard deviation of 0.02.
   void initialize(std::uint64_t seed) override {
-    allocate(weight_, settings_.dtype, {settings_.context, settings_.columns});
-    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
+    allocate(weight_, dtype(), {context_, columns_});
+    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = number()};
     fill_uniform(weight_.value, key, 0.02 * std::sqrt(3.0));
   }
   [[nodiscard]] LayerBytes bytes(std::span<const TensorType> inputs) const override {
-    return {.after_input = size_of(kept_dtype(settings_.dtype)) *
-                           static_cast<std::size_t>(inputs[0].dims.elements())};
+    return {.after_input = kept_bytes(inputs[0].dims.elements())};
   }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": positions up to " +
-           std::to_string(settings_.context) + " of " + std::to_string(settings_.columns);
+    return fmt::format("layers.{}: positions up to {} of {}", number(), context_, columns_);
   }
 
  private:
-  void check(const char* what, const Tensor& tensor) const {
-    const bool fits = tensor && tensor.dtype() == settings_.dtype && tensor.dims().size() == 3 &&
-                      tensor.dims()[2] == settings_.columns;
-    check_tensor(*this, what, tensor, fits, [&] {
-      return name_of(settings_.dtype) + std::string(" [samples, positions, ") +
-             std::to_string(settings_.columns) + "]";
-    });
-  }
-
-  Settings settings_;
+  std::int64_t context_;  // longest sequence
+  std::int64_t columns_;
   Parameter weight_;
 };
 
 }  // namespace
 
 LayerKind positions_kind() {
-  return {"positions",
-          {"context"},
-          [](const LayerSettings& settings,
-             std::span<const TensorType> inputs,
-             const LayerPlace& place) {
-            return std::make_unique<Positions>(
-                Positions::Settings{.context = settings.integer("context"),
-                                    .columns = inputs[0].columns(),
-                                    .dtype = place.dtype,
-                                    .layer = place.number});
-          }};
+  return kind_of<Positions>("positions", {"context"});
 }
 
 }  // namespace millrace

@@ -1,21 +1,17 @@
 // The same numbers with other extents: rows to images and back.
-#include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "millrace/stages/layer.hpp"
 #include "stages/kernels/precision.hpp"
+#include "stages/layers/check.hpp"
 #include "stages/layers/kinds.hpp"
 
 namespace millrace {
 namespace {
-
-bool all_known(const Dims& dims) {
-  return std::ranges::all_of(dims, [](std::int64_t extent) { return extent >= 1; });
-}
 
 /// "8x8x1".
 Dims read_extents(const std::string& text) {
@@ -36,18 +32,14 @@ Dims read_extents(const std::string& text) {
 /// Thread-safety: externally synchronised.
 class Reshape final : public RowLayer {
  public:
-  struct Settings {
-    Dims from;
-    Dims to;
-    DType dtype = DType::F32;
-    std::uint32_t layer = 0;  ///< global number, for messages
-  };
-
   /// Throws InvalidArgument when an extent is below 1, or the numbers are not as many.
-  explicit Reshape(const Settings& settings) : settings_(settings) {
-    require_float(settings.dtype, describe());
-    require(all_known(settings.from) && all_known(settings.to) &&
-                settings.from.elements() == settings.to.elements(),
+  Reshape(const LayerSettings& settings,
+          std::span<const TensorType> inputs,
+          const LayerPlace& place)
+      : RowLayer(place, extents_of(inputs[0], "rows"), read_extents(settings.word("to", ""))) {
+    require_float(dtype(), describe());
+    require(all_known(input_extents()) && all_known(output_extents()) &&
+                input_columns() == output_columns(),
             describe() + ": rows must have as many numbers before and after");
   }
 
@@ -56,38 +48,19 @@ class Reshape final : public RowLayer {
     return wanted ? std::move(output_gradient) : Tensor();
   }
 
-  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
-  [[nodiscard]] std::int64_t input_columns() const override { return settings_.from.elements(); }
-  [[nodiscard]] std::int64_t output_columns() const override { return settings_.to.elements(); }
-  [[nodiscard]] Dims input_extents() const override { return settings_.from; }
-  [[nodiscard]] Dims output_extents() const override { return settings_.to; }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t) const override { return 0; }
-  [[nodiscard]] std::size_t bytes_after_input(std::int64_t) const override { return 0; }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": reshape " + to_string(settings_.from) +
-           "->" + to_string(settings_.to);
+    return fmt::format("layers.{}: reshape {}->{}",
+                       number(),
+                       to_string(input_extents()),
+                       to_string(output_extents()));
   }
-
- private:
-  Settings settings_;
 };
 
 }  // namespace
 
 LayerKind reshape_kind() {
-  return {"reshape",
-          {"to"},
-          [](const LayerSettings& settings,
-             std::span<const TensorType> inputs,
-             const LayerPlace& place) {
-            const Dims& dims = inputs[0].dims;
-            require(dims.size() >= 2, "takes rows, got " + to_string(inputs[0]));
-            return std::make_unique<Reshape>(
-                Reshape::Settings{.from = Dims(std::span(dims.begin() + 1, dims.end())),
-                                  .to = read_extents(settings.word("to", "")),
-                                  .dtype = place.dtype,
-                                  .layer = place.number});
-          }};
+  return kind_of<Reshape>("reshape", {"to"});
 }
 
 }  // namespace millrace

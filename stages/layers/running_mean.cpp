@@ -1,7 +1,7 @@
 // The mean of all positions so far: the smallest layer that is causal along the sequence.
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,32 +42,25 @@ void walk(const Dims& dims, T* carry, const Step& step) {
 /// externally synchronised.
 class RunningMean final : public Layer {
  public:
-  struct Settings {
-    DType dtype = DType::F32;
-    std::uint32_t layer = 0;  ///< global number, for messages
-  };
-
   /// Throws InvalidArgument for a dtype other than f32 and f64.
-  explicit RunningMean(const Settings& settings) : settings_(settings) {
-    require_float(settings.dtype, describe());
+  RunningMean(const LayerSettings&, std::span<const TensorType> inputs, const LayerPlace& place)
+      : Layer(place), columns_(inputs[0].columns()) {
+    require_float(dtype(), describe());
   }
 
   [[nodiscard]] std::vector<TensorType> infer(std::span<const TensorType> inputs) const override {
-    if (inputs.size() != 1 || inputs[0].dtype != settings_.dtype || inputs[0].dims.size() != 3)
-      refuse_inputs(
-          *this, name_of(settings_.dtype) + std::string(" [samples, positions, columns]"), inputs);
-    return {{inputs[0].dtype, inputs[0].dims}};
+    return {{dtype(), infer_sequences(*this, inputs, columns_)}};
   }
   TensorList forward(const PassContext& context, TensorList inputs, Stash& stash) override {
     const Tensor input = only(*this, "input", std::move(inputs));
-    check("input", input);
+    check_sequences(*this, "input", input, columns_);
     const Dims& dims = input.dims();
     const bool first = context.slice.value == 0;
     const Tensor* before =
         first ? nullptr : &stash.of_slice(Slice{context.slice.value - 1}).shared(0);
-    Tensor carry = carry_from(context, before, settings_.dtype, dims);
-    Tensor output = context.make(settings_.dtype, dims);
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    Tensor carry = carry_from(context, before, dtype(), dims);
+    Tensor output = context.make(dtype(), dims);
+    with_precision(dtype(), [&]<class T>(T) {
       const T* x = values<T>(input);
       T* y = values<T>(output);
       walk(dims, values<T>(carry), [&](std::int64_t n, std::int64_t t, T* sum) {
@@ -87,11 +80,11 @@ class RunningMean final : public Layer {
                             Stash& stash,
                             bool wanted) override {
     Tensor gradient = only(*this, "output gradient", std::move(output_gradients));
-    check("output gradient", gradient);
+    check_sequences(*this, "output gradient", gradient, columns_);
     const Dims& dims = gradient.dims();
     const bool last = context.slice.value + 1 == context.slices;
-    Tensor carry = carry_from(context, last ? nullptr : &stash.shared(0), settings_.dtype, dims);
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    Tensor carry = carry_from(context, last ? nullptr : &stash.shared(0), dtype(), dims);
+    with_precision(dtype(), [&]<class T>(T) {
       T* d = values<T>(gradient);
       walk(dims, values<T>(carry), [&](std::int64_t n, std::int64_t backwards, T* sum) {
         const std::int64_t t = dims[1] - 1 - backwards;
@@ -111,34 +104,21 @@ class RunningMean final : public Layer {
 
   [[nodiscard]] LayerBytes bytes(std::span<const TensorType> inputs) const override {
     const Dims& dims = inputs[0].dims;
-    const std::size_t carry =
-        size_of(settings_.dtype) * static_cast<std::size_t>(dims[0] * dims[2]);
+    const std::size_t carry = size_of(dtype()) * static_cast<std::size_t>(dims[0] * dims[2]);
     return {.after_forward = carry, .shared = carry};
   }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": running mean";
+    return fmt::format("layers.{}: running mean", number());
   }
 
  private:
-  void check(const char* what, const Tensor& tensor) const {
-    const bool fits = tensor && tensor.dtype() == settings_.dtype && tensor.dims().size() == 3;
-    check_tensor(*this, what, tensor, fits, [&] {
-      return name_of(settings_.dtype) + std::string(" [samples, positions, columns]");
-    });
-  }
-
-  Settings settings_;
+  std::int64_t columns_;
 };
 
 }  // namespace
 
 LayerKind running_mean_kind() {
-  return {"running_mean",
-          {},
-          [](const LayerSettings&, std::span<const TensorType>, const LayerPlace& place) {
-            return std::make_unique<RunningMean>(
-                RunningMean::Settings{.dtype = place.dtype, .layer = place.number});
-          }};
+  return kind_of<RunningMean>("running_mean", {});
 }
 
 }  // namespace millrace

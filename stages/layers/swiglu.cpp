@@ -1,5 +1,6 @@
 // SwiGLU: one half of a row gates the other.
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 
@@ -39,17 +40,20 @@ void row_gradient(const T* dy, const T* x, std::int64_t columns, T* dx) {
 /// Thread-safety: externally synchronised.
 class SwiGlu final : public RowLayer {
  public:
-  /// `name` is the global name, "layers.3"; `columns` those of y. Throws InvalidArgument when
-  /// columns < 1 or the dtype is neither f32 nor f64.
-  SwiGlu(std::string name, std::int64_t columns, DType dtype)
-      : name_(std::move(name)), columns_(columns), dtype_(dtype) {
-    require_float(dtype, describe());
-    require(columns >= 1, name_ + ": swiglu needs rows of two halves with at least 1 column each");
+  /// Throws InvalidArgument when there are no two halves or the dtype is neither f32 nor f64.
+  SwiGlu(const LayerSettings&, std::span<const TensorType> inputs, const LayerPlace& place)
+      : RowLayer(place, {inputs[0].columns()}, {inputs[0].columns() / 2}),
+        columns_(output_columns()) {
+    require(inputs[0].columns() % 2 == 0, "takes rows of two halves, got " + to_string(inputs[0]));
+    require_float(dtype(), describe());
+    require(columns_ >= 1,
+            fmt::format("layers.{}: swiglu needs rows of two halves with at least 1 column each",
+                        number()));
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
-    Tensor output = context.make(dtype_, {input.rows(), columns_});
-    with_precision(dtype_, [&]<class T>(T) {
+    Tensor output = context.make(dtype(), {input.rows(), columns_});
+    with_precision(dtype(), [&]<class T>(T) {
       for_rows(context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i)
           gate_row(values<T>(std::as_const(input)) + i * 2 * columns_,
@@ -67,8 +71,8 @@ class SwiGlu final : public RowLayer {
     Tensor input_gradient;
     if (wanted) {
       const Tensor input = stash.read(context, 0);
-      input_gradient = context.make(dtype_, input.dims());
-      with_precision(dtype_, [&]<class T>(T) {
+      input_gradient = context.make(dtype(), input.dims());
+      with_precision(dtype(), [&]<class T>(T) {
         for_rows(context, input.rows(), columns_, [&](std::int64_t first, std::int64_t last) {
           for (std::int64_t i = first; i < last; ++i)
             row_gradient(values<T>(std::as_const(output_gradient)) + i * columns_,
@@ -82,34 +86,21 @@ class SwiGlu final : public RowLayer {
     return input_gradient;
   }
 
-  [[nodiscard]] DType dtype() const override { return dtype_; }
-  [[nodiscard]] std::int64_t input_columns() const override { return 2 * columns_; }
-  [[nodiscard]] std::int64_t output_columns() const override { return columns_; }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
-    return size_of(kept_dtype(dtype_)) * static_cast<std::size_t>(2 * rows * columns_);
+    return kept_bytes(2 * rows * columns_);
   }
-  [[nodiscard]] std::size_t bytes_after_input(std::int64_t) const override { return 0; }
   [[nodiscard]] std::string describe() const override {
-    return name_ + ": swiglu of " + std::to_string(columns_);
+    return fmt::format("layers.{}: swiglu of {}", number(), columns_);
   }
 
  private:
-  std::string name_;
-  std::int64_t columns_;
-  DType dtype_;
+  std::int64_t columns_;  // of y
 };
 
 }  // namespace
 
 LayerKind swiglu_kind() {
-  return {"swiglu",
-          {},
-          [](const LayerSettings&, std::span<const TensorType> inputs, const LayerPlace& place) {
-            require(inputs[0].columns() % 2 == 0,
-                    "takes rows of two halves, got " + to_string(inputs[0]));
-            return std::make_unique<SwiGlu>(
-                "layers." + std::to_string(place.number), inputs[0].columns() / 2, place.dtype);
-          }};
+  return kind_of<SwiGlu>("swiglu", {});
 }
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 // The head of a model over a vocabulary: a score for every row of a table.
 #include <cmath>
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 #include <utility>
 
@@ -23,29 +24,25 @@ namespace {
 /// Thread-safety: externally synchronised.
 class Unembedding final : public RowLayer {
  public:
-  struct Settings {
-    std::int64_t words = 0;
-    std::int64_t columns = 0;
-    DType dtype = DType::F32;
-    std::uint32_t layer = 0;  ///< global number: names the parameter and keys its first values
-  };
-
   /// Parameter "layers.N.weight", without memory until `initialize`. Throws InvalidArgument when
   /// words or columns are below 1 or the dtype is neither f32 nor f64.
-  explicit Unembedding(const Settings& settings)
-      : settings_(settings), weight_(parameter_of(settings.layer, "weight", true)) {
-    require_float(settings.dtype, describe());
-    require(settings.words >= 1 && settings.columns >= 1,
+  Unembedding(const LayerSettings& settings,
+              std::span<const TensorType> inputs,
+              const LayerPlace& place)
+      : RowLayer(place, {inputs[0].columns()}, {settings.integer("words")}),
+        weight_(parameter_of(number(), "weight", true)) {
+    require_float(dtype(), describe());
+    require(input_columns() >= 1 && output_columns() >= 1,
             describe() + ": a table needs at least 1 row and 1 column");
   }
 
   Tensor forward_rows(const PassContext& context, Tensor input, Stash& stash) override {
-    Tensor output = context.make(settings_.dtype, {input.rows(), settings_.words});
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    Tensor output = context.make(dtype(), {input.rows(), output_columns()});
+    with_precision(dtype(), [&]<class T>(T) {
       multiply<T>(context,
                   {.rows = input.rows(),
-                   .columns = settings_.words,
-                   .depth = settings_.columns,
+                   .columns = output_columns(),
+                   .depth = input_columns(),
                    .b_transposed = true,
                    .accumulate = false,
                    .factors = precision()},
@@ -63,12 +60,12 @@ class Unembedding final : public RowLayer {
     Tensor input_gradient;
     if (wanted) {
       const std::int64_t rows = output_gradient.rows();
-      input_gradient = context.make(settings_.dtype, {rows, settings_.columns});
-      with_precision(settings_.dtype, [&]<class T>(T) {
+      input_gradient = context.make(dtype(), {rows, input_columns()});
+      with_precision(dtype(), [&]<class T>(T) {
         multiply<T>(context,
                     {.rows = rows,
-                     .columns = settings_.columns,
-                     .depth = settings_.words,
+                     .columns = input_columns(),
+                     .depth = output_columns(),
                      .accumulate = false,
                      .factors = precision()},
                     values<T>(std::as_const(output_gradient)),
@@ -82,10 +79,10 @@ class Unembedding final : public RowLayer {
   void backward_weight(const PassContext& context, Stash& stash) override {
     const Tensor input = stash.read(context, 0);
     const Tensor gradient = stash.read(context, 1);
-    with_precision(settings_.dtype, [&]<class T>(T) {
+    with_precision(dtype(), [&]<class T>(T) {
       multiply<T>(context,
-                  {.rows = settings_.words,
-                   .columns = settings_.columns,
+                  {.rows = output_columns(),
+                   .columns = input_columns(),
                    .depth = gradient.rows(),
                    .a_transposed = true,
                    .factors = precision()},
@@ -99,50 +96,34 @@ class Unembedding final : public RowLayer {
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&weight_}; }
   /// Uniform in [-a, a] with a = sqrt(3 / columns), as an Embedding's.
   void initialize(std::uint64_t seed) override {
-    allocate(weight_, settings_.dtype, {settings_.words, settings_.columns});
-    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = settings_.layer};
-    fill_uniform(weight_.value, key, std::sqrt(3.0 / static_cast<double>(settings_.columns)));
+    allocate(weight_, dtype(), {output_columns(), input_columns()});
+    const RandomKey key{.seed = seed, .purpose = Purpose::Initialize, .layer = number()};
+    fill_uniform(weight_.value, key, std::sqrt(3.0 / static_cast<double>(input_columns())));
   }
 
-  [[nodiscard]] DType dtype() const override { return settings_.dtype; }
-  [[nodiscard]] std::int64_t input_columns() const override { return settings_.columns; }
-  [[nodiscard]] std::int64_t output_columns() const override { return settings_.words; }
   [[nodiscard]] std::size_t bytes_after_forward(std::int64_t rows) const override {
-    return size_of(kept_dtype(settings_.dtype)) *
-           static_cast<std::size_t>(rows * settings_.columns);
+    return kept_bytes(rows * input_columns());
   }
   [[nodiscard]] std::size_t bytes_after_input(std::int64_t rows) const override {
-    return size_of(kept_dtype(settings_.dtype)) *
-           static_cast<std::size_t>(rows * (settings_.columns + settings_.words));
+    return kept_bytes(rows * (input_columns() + output_columns()));
   }
   [[nodiscard]] double operations(std::span<const TensorType> inputs) const override {
     return 2.0 * static_cast<double>(inputs[0].dims.elements()) *
-           static_cast<double>(settings_.words);
+           static_cast<double>(output_columns());
   }
   [[nodiscard]] std::string describe() const override {
-    return "layers." + std::to_string(settings_.layer) + ": unembedding " +
-           std::to_string(settings_.columns) + "->" + std::to_string(settings_.words);
+    return fmt::format(
+        "layers.{}: unembedding {}->{}", number(), input_columns(), output_columns());
   }
 
  private:
-  Settings settings_;
   Parameter weight_;
 };
 
 }  // namespace
 
 LayerKind unembedding_kind() {
-  return {"unembedding",
-          {"words"},
-          [](const LayerSettings& settings,
-             std::span<const TensorType> inputs,
-             const LayerPlace& place) {
-            return std::make_unique<Unembedding>(
-                Unembedding::Settings{.words = settings.integer("words"),
-                                      .columns = inputs[0].columns(),
-                                      .dtype = place.dtype,
-                                      .layer = place.number});
-          }};
+  return kind_of<Unembedding>("unembedding", {"words"});
 }
 
 }  // namespace millrace

@@ -1,5 +1,4 @@
 // Multilayer perceptrons by their text.
-#include <utility>
 
 #include "stages/models/text.hpp"
 

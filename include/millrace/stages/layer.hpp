@@ -144,6 +144,13 @@ class Stash {
   std::span<Stash> slices_;
 };
 
+/// Where a layer stands in its model.
+struct LayerPlace {
+  std::uint32_t number = 0;  ///< global: names the parameters ("layers.N.weight"), keys their draws
+  DType dtype = DType::F32;  ///< the model's: what the layer computes in
+  DType precision = DType::F32;  ///< what it keeps and its parameters are rounded to
+};
+
 /// Bytes that a layer keeps for one unit.
 struct LayerBytes {
   std::size_t after_forward = 0;  ///< after F, what is shared included
@@ -165,7 +172,7 @@ struct LayerBytes {
 /// Thread-safety: externally synchronised.
 class Layer {
  public:
-  Layer() = default;
+  explicit Layer(const LayerPlace& place = {}) : place_(place) {}
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
   virtual ~Layer() = default;
@@ -208,25 +215,31 @@ class Layer {
 
   /// f32, unless what it keeps and its parameters' values are to be rounded to f16 or bf16; what it
   /// computes stays f32. Said by `hold_in` before `initialize`.
-  [[nodiscard]] DType precision() const { return precision_; }
+  [[nodiscard]] DType precision() const { return place_.precision; }
   void hold_in(DType precision) {
-    precision_ = precision;
+    place_.precision = precision;
     for (Parameter* parameter : parameters())
       if (parameter->role == ParameterRole::Trained) parameter->precision = precision;
   }
+
+  /// What it computes in, and its global number.
+  [[nodiscard]] DType dtype() const { return place_.dtype; }
+  [[nodiscard]] std::uint32_t number() const { return place_.number; }
 
   /// Slices of a micro-batch, which what it keeps may depend on. Said by `cut_into` before a step.
   [[nodiscard]] int slices() const { return slices_; }
   void cut_into(int slices) { slices_ = slices; }
 
  protected:
-  /// What a tensor of this dtype is in the stash, for `bytes`.
-  [[nodiscard]] DType kept_dtype(DType dtype) const {
-    return dtype == DType::F32 ? precision_ : dtype;
+  /// What a number of its dtype is in the stash, for `bytes`.
+  [[nodiscard]] DType kept_dtype() const { return dtype() == DType::F32 ? precision() : dtype(); }
+  /// Bytes of so many such numbers.
+  [[nodiscard]] std::size_t kept_bytes(std::int64_t numbers) const {
+    return size_of(kept_dtype()) * static_cast<std::size_t>(numbers);
   }
 
  private:
-  DType precision_ = DType::F32;
+  LayerPlace place_;
   int slices_ = 1;
 };
 
@@ -263,8 +276,8 @@ struct Window {
 
 /// A layer of one tensor [..., input extents] to one [..., output extents], both of one dtype (f32
 /// or f64): extents before these (samples, or samples and positions) are its rows.
-/// Its passes see [rows, columns]. The extents are the columns alone, unless a layer of rows that
-/// are images says otherwise. Keeps to the contract of Layer.
+/// Its passes see [rows, columns]. The extents are the columns alone, except in layers whose rows
+/// are images. Keeps to the contract of Layer.
 /// Thread-safety: externally synchronised.
 class RowLayer : public Layer {
  public:
@@ -285,15 +298,25 @@ class RowLayer : public Layer {
                                Stash& stash,
                                bool wanted) = 0;
 
-  [[nodiscard]] virtual DType dtype() const = 0;
-  [[nodiscard]] virtual std::int64_t input_columns() const = 0;
-  [[nodiscard]] virtual std::int64_t output_columns() const = 0;
   /// What a row is made of; their product is the number of columns.
-  [[nodiscard]] virtual Dims input_extents() const { return {input_columns()}; }
-  [[nodiscard]] virtual Dims output_extents() const { return {output_columns()}; }
+  [[nodiscard]] const Dims& input_extents() const { return input_; }
+  [[nodiscard]] const Dims& output_extents() const { return output_; }
+  [[nodiscard]] std::int64_t input_columns() const { return input_.elements(); }
+  [[nodiscard]] std::int64_t output_columns() const { return output_.elements(); }
   /// Bytes kept for `rows` rows after F, and between I and W.
   [[nodiscard]] virtual std::size_t bytes_after_forward(std::int64_t rows) const = 0;
-  [[nodiscard]] virtual std::size_t bytes_after_input(std::int64_t rows) const = 0;
+  [[nodiscard]] virtual std::size_t bytes_after_input(std::int64_t rows) const {
+    (void)rows;
+    return 0;
+  }
+
+ protected:
+  RowLayer(const LayerPlace& place, const Dims& input, const Dims& output)
+      : Layer(place), input_(input), output_(output) {}
+
+ private:
+  Dims input_;
+  Dims output_;
 };
 
 }  // namespace millrace

@@ -57,13 +57,6 @@ class LayerSettings {
   std::map<std::string, Value> values_;
 };
 
-/// Where a layer stands in its model.
-struct LayerPlace {
-  std::uint32_t number = 0;  ///< global: names the parameters ("layers.N.weight"), keys their draws
-  DType dtype = DType::F32;  ///< the model's: what the layer computes in
-  DType precision = DType::F32;  ///< what it keeps and its parameters are rounded to
-};
-
 /// One kind of layer.
 struct LayerKind {
   std::string name;
