@@ -34,6 +34,13 @@ struct Names {
                           "'; known are " + listed() + suggestion(name));
   }
 
+  /// All of them, in the order of the table.
+  [[nodiscard]] constexpr std::array<Enum, count> values() const {
+    std::array<Enum, count> all{};
+    std::ranges::transform(rows, all.begin(), [](const auto& row) { return row.second; });
+    return all;
+  }
+
   /// "a, b, c".
   [[nodiscard]] std::string listed() const {
     std::string text;

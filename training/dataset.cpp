@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "core/names.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/core/random.hpp"
 #include "millrace/training/state.hpp"
@@ -14,6 +15,9 @@
 
 namespace millrace {
 namespace {
+
+constexpr Names<Lengths, 2> kLengths = {"lengths",
+                                        {{{"fixed", Lengths::Fixed}, {"bucket", Lengths::Bucket}}}};
 
 std::vector<std::int32_t> permutation(std::int64_t n, const RandomKey& key) {
   require(n >= 0 && n <= std::numeric_limits<std::int32_t>::max(),
@@ -48,13 +52,11 @@ Tensor gather(const Tensor& all, const std::vector<std::int32_t>& rows) {
 }  // namespace
 
 std::string_view name_of(Lengths lengths) {
-  return lengths == Lengths::Fixed ? "fixed" : "bucket";
+  return kLengths.of(lengths);
 }
 
 Lengths lengths_called(std::string_view name) {
-  for (const Lengths lengths : {Lengths::Fixed, Lengths::Bucket})
-    if (name == name_of(lengths)) return lengths;
-  throw InvalidArgument("unknown lengths '" + std::string(name) + "'; known are fixed, bucket");
+  return kLengths.value(name);
 }
 
 std::int64_t Dataset::size() const {

@@ -13,10 +13,14 @@
 #include <thread>
 #include <vector>
 
+#include "core/names.hpp"
 #include "millrace/core/error.hpp"
 
 namespace millrace {
 namespace {
+
+constexpr Names<LastBatch, 2> kLastBatch = {
+    "last-batch policy", {{{"update", LastBatch::Update}, {"drop", LastBatch::Drop}}}};
 
 std::int64_t count_batches(std::int64_t samples, const LoaderOptions& options) {
   require(options.batch_size >= 1,
@@ -43,14 +47,11 @@ void check(const LoaderOptions& options) {
 }  // namespace
 
 std::string_view name_of(LastBatch policy) {
-  return policy == LastBatch::Update ? "update" : "drop";
+  return kLastBatch.of(policy);
 }
 
 LastBatch last_batch(std::string_view name) {
-  if (name == "update") return LastBatch::Update;
-  if (name == "drop") return LastBatch::Drop;
-  throw InvalidArgument("unknown last-batch policy '" + std::string(name) +
-                        "'; known are update, drop");
+  return kLastBatch.value(name);
 }
 
 struct Loader::State {

@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "millrace/core/error.hpp"

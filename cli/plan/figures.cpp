@@ -4,11 +4,25 @@
 #include <algorithm>
 #include <fmt/format.h>
 
+#include "core/names.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 
 namespace millrace::cli {
 
 namespace {
+
+constexpr Names<Rule, 11> kRules = {"rule",
+                                    {{{"placement", Rule::Placement},
+                                      {"completeness", Rule::Completeness},
+                                      {"weight after input", Rule::WeightAfterInput},
+                                      {"pairs", Rule::Pairs},
+                                      {"order", Rule::Order},
+                                      {"messages", Rule::Messages},
+                                      {"deadlock", Rule::Deadlock},
+                                      {"capacity", Rule::Capacity},
+                                      {"memory", Rule::Memory},
+                                      {"accumulation", Rule::Accumulation},
+                                      {"loss weight", Rule::LossWeight}}}};
 
 nlohmann::json to_json(const RankReport& rank) {
   nlohmann::json all = record_json(rank);
@@ -20,31 +34,7 @@ nlohmann::json to_json(const RankReport& rank) {
 }  // namespace
 
 std::string name_of(Rule rule) {
-  switch (rule) {
-    case Rule::Placement:
-      return "placement";
-    case Rule::Completeness:
-      return "completeness";
-    case Rule::WeightAfterInput:
-      return "weight after input";
-    case Rule::Pairs:
-      return "pairs";
-    case Rule::Order:
-      return "order";
-    case Rule::Messages:
-      return "messages";
-    case Rule::Deadlock:
-      return "deadlock";
-    case Rule::Capacity:
-      return "capacity";
-    case Rule::Memory:
-      return "memory";
-    case Rule::Accumulation:
-      return "accumulation";
-    case Rule::LossWeight:
-      return "loss weight";
-  }
-  return "?";
+  return std::string(kRules.of(rule));
 }
 
 std::string metric_line(std::string_view title, const std::string& value, std::string_view help) {
@@ -124,7 +114,7 @@ std::string to_string(const Violation& violation, const Program& program) {
   if (rank < program.ranks.size() && violation.position < program.ranks[rank].size())
     text += ", action " + std::to_string(violation.position) + " (" +
             millrace::to_string(program.ranks[rank][violation.position]) + ")";
-  return text + ": " + violation.sentence;
+  return text + ": " + violation.message;
 }
 
 }  // namespace millrace::cli

@@ -1,17 +1,14 @@
 // make_executor: completes and checks a program, then picks the executor by name.
 #include "run/executors.hpp"
 
-#include <array>
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "core/names.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
-#include "millrace/scheduler/run/executor.hpp"
 
 namespace millrace {
 
@@ -34,7 +31,7 @@ Program complete(Program whole, bool messages, int replicas = 1) {
   if (messages) whole = insert_messages_before_use(std::move(whole));
   const auto violations = verify(whole);
   require(violations.empty(),
-          [&] { return "the program cannot be executed: " + violations.front().sentence; });
+          [&] { return "the program cannot be executed: " + violations.front().message; });
   return receive_before_use(std::move(whole));
 }
 
@@ -57,8 +54,7 @@ std::string_view name_of(ExecutorKind kind) {
 }
 
 std::span<const ExecutorKind> executor_kinds() {
-  static constexpr std::array kAll = {
-      ExecutorKind::FlowGraph, ExecutorKind::Ranks, ExecutorKind::Sequential};
+  static constexpr auto kAll = kKinds.values();
   return kAll;
 }
 

@@ -29,9 +29,9 @@ struct Direction {
   float unbias1, unbias2, epsilon, decay;
 };
 
-class Lamb final : public Optimizer {
+class Lamb final : public Rule {
  public:
-  explicit Lamb(const OptimizerOptions& options) : options_(options) {}
+  using Rule::Rule;
 
   [[nodiscard]] int slots() const override { return 2; }
   [[nodiscard]] std::string_view slot_name(int slot) const override {
@@ -45,21 +45,17 @@ class Lamb final : public Optimizer {
                std::span<const float> gradient,
                std::span<const std::span<float>> state,
                std::span<double> sums) const override {
-    const Direction direction(options_, settings);
-    const auto factor = static_cast<float>(settings.gradient_factor);
-    const auto b1 = static_cast<float>(options_.beta1);
-    const auto b2 = static_cast<float>(options_.beta2);
-    const auto rest1 = static_cast<float>(1.0 - options_.beta1);
-    const auto rest2 = static_cast<float>(1.0 - options_.beta2);
+    const Direction direction(options(), settings);
+    const Factors at(settings, options());
     const float* __restrict__ w = value.data();
     const float* __restrict__ gradients = gradient.data();
     float* __restrict__ first = state[0].data();
     float* __restrict__ second = state[1].data();
     std::array<float, kNormBlock> r;
     for (std::size_t i = 0; i < value.size(); ++i) {
-      const float g = factor * gradients[i];
-      first[i] = b1 * first[i] + rest1 * g;
-      second[i] = b2 * second[i] + rest2 * (g * g);
+      const float g = at.factor * gradients[i];
+      first[i] = at.b1 * first[i] + at.rest1 * g;
+      second[i] = at.b2 * second[i] + at.rest2 * (g * g);
       r[i] = direction.at(w[i], first[i], second[i]);
     }
     sums[0] = sum_of_squares(value);
@@ -70,7 +66,7 @@ class Lamb final : public Optimizer {
               std::span<float> value,
               std::span<const float>,
               std::span<const std::span<float>> state) const override {
-    const Direction direction(options_, settings);
+    const Direction direction(options(), settings);
     const double of_value = std::sqrt(settings.sums[0]);
     const double of_direction = std::sqrt(settings.sums[1]);
     const double trust = of_value > 0 && of_direction > 0 ? of_value / of_direction : 1;
@@ -81,9 +77,6 @@ class Lamb final : public Optimizer {
     for (std::size_t i = 0; i < value.size(); ++i)
       w[i] -= step * direction.at(w[i], first[i], second[i]);
   }
-
- private:
-  OptimizerOptions options_;
 };
 
 }  // namespace

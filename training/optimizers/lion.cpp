@@ -10,9 +10,9 @@ float sign(float x) {
   return static_cast<float>(x > 0) - static_cast<float>(x < 0);
 }
 
-class Lion final : public Optimizer {
+class Lion final : public Rule {
  public:
-  explicit Lion(const OptimizerOptions& options) : options_(options) {}
+  using Rule::Rule;
 
   [[nodiscard]] int slots() const override { return 1; }
   [[nodiscard]] std::string_view slot_name(int) const override { return "momentum"; }
@@ -21,25 +21,16 @@ class Lion final : public Optimizer {
               std::span<float> value,
               std::span<const float> gradient,
               std::span<const std::span<float>> state) const override {
-    const auto rate = static_cast<float>(settings.learning_rate);
-    const auto factor = static_cast<float>(settings.gradient_factor);
-    const auto decay = static_cast<float>(decay_of(settings, options_));
-    const auto b1 = static_cast<float>(options_.beta1);
-    const auto b2 = static_cast<float>(options_.beta2);
-    const auto rest1 = static_cast<float>(1.0 - options_.beta1);
-    const auto rest2 = static_cast<float>(1.0 - options_.beta2);
+    const Factors at(settings, options());
     float* __restrict__ w = value.data();
     const float* __restrict__ gradients = gradient.data();
     float* __restrict__ m = state[0].data();
     for (std::size_t i = 0; i < value.size(); ++i) {
-      const float g = factor * gradients[i];
-      w[i] -= rate * (sign(b1 * m[i] + rest1 * g) + decay * w[i]);
-      m[i] = b2 * m[i] + rest2 * g;
+      const float g = at.factor * gradients[i];
+      w[i] -= at.rate * (sign(at.b1 * m[i] + at.rest1 * g) + at.decay * w[i]);
+      m[i] = at.b2 * m[i] + at.rest2 * g;
     }
   }
-
- private:
-  OptimizerOptions options_;
 };
 
 }  // namespace

@@ -6,9 +6,9 @@ namespace {
 
 /// `looks_ahead`: Nesterov's form.
 template <bool looks_ahead>
-class Momentum final : public Optimizer {
+class Momentum final : public Rule {
  public:
-  explicit Momentum(const OptimizerOptions& options) : options_(options) {}
+  using Rule::Rule;
 
   [[nodiscard]] int slots() const override { return 1; }
   [[nodiscard]] std::string_view slot_name(int) const override { return "momentum"; }
@@ -17,22 +17,17 @@ class Momentum final : public Optimizer {
               std::span<float> value,
               std::span<const float> gradient,
               std::span<const std::span<float>> state) const override {
-    const auto rate = static_cast<float>(settings.learning_rate);
-    const auto factor = static_cast<float>(settings.gradient_factor);
-    const auto mu = static_cast<float>(options_.momentum);
-    const auto decay = static_cast<float>(decay_of(settings, options_));
+    const Factors at(settings, options());
+    const auto mu = static_cast<float>(options().momentum);
     float* __restrict__ w = value.data();
     const float* __restrict__ gradients = gradient.data();
     float* __restrict__ v = state[0].data();
     for (std::size_t i = 0; i < value.size(); ++i) {
-      const float g = factor * gradients[i] + decay * w[i];
+      const float g = at.factor * gradients[i] + at.decay * w[i];
       v[i] = mu * v[i] + g;
-      w[i] -= rate * (looks_ahead ? g + mu * v[i] : v[i]);
+      w[i] -= at.rate * (looks_ahead ? g + mu * v[i] : v[i]);
     }
   }
-
- private:
-  OptimizerOptions options_;
 };
 
 }  // namespace

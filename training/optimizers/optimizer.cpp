@@ -2,11 +2,10 @@
 #include "millrace/training/optimizer.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <vector>
 
-#include "millrace/core/error.hpp"
+#include "core/names.hpp"
 #include "training/optimizers/rules.hpp"
 
 namespace millrace {
@@ -16,13 +15,14 @@ namespace {
 /// computes once costs little beside them. A multiple of kNormBlock.
 constexpr std::size_t kPart = 4 * kNormBlock;
 
-constexpr std::array<OptimizerKind, 7> kKinds = {OptimizerKind::Sgd,
-                                                 OptimizerKind::Momentum,
-                                                 OptimizerKind::Nesterov,
-                                                 OptimizerKind::Adam,
-                                                 OptimizerKind::AdamW,
-                                                 OptimizerKind::Lamb,
-                                                 OptimizerKind::Lion};
+constexpr Names<OptimizerKind, 7> kKinds = {"optimizer",
+                                            {{{"sgd", OptimizerKind::Sgd},
+                                              {"momentum", OptimizerKind::Momentum},
+                                              {"nesterov", OptimizerKind::Nesterov},
+                                              {"adam", OptimizerKind::Adam},
+                                              {"adamw", OptimizerKind::AdamW},
+                                              {"lamb", OptimizerKind::Lamb},
+                                              {"lion", OptimizerKind::Lion}}}};
 
 /// Calls `use(first, count, state of the part)` for the parts of n elements, ascending.
 template <class Use>
@@ -134,36 +134,16 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options) {
 }
 
 std::string_view name_of(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::Sgd:
-      return "sgd";
-    case OptimizerKind::Momentum:
-      return "momentum";
-    case OptimizerKind::Nesterov:
-      return "nesterov";
-    case OptimizerKind::Adam:
-      return "adam";
-    case OptimizerKind::AdamW:
-      return "adamw";
-    case OptimizerKind::Lamb:
-      return "lamb";
-    case OptimizerKind::Lion:
-      return "lion";
-  }
-  return "?";
+  return kKinds.of(kind);
 }
 
 std::span<const OptimizerKind> optimizer_kinds() {
-  return kKinds;
+  static constexpr auto kAll = kKinds.values();
+  return kAll;
 }
 
 OptimizerKind optimizer_kind(std::string_view name) {
-  for (const OptimizerKind kind : kKinds)
-    if (name_of(kind) == name) return kind;
-  std::string known;
-  for (const OptimizerKind kind : kKinds)
-    known += (known.empty() ? "" : ", ") + std::string(name_of(kind));
-  throw InvalidArgument("unknown optimizer '" + std::string(name) + "'; known are " + known);
+  return kKinds.value(name);
 }
 
 }  // namespace millrace

@@ -4,9 +4,9 @@
 namespace millrace::rules {
 namespace {
 
-class Sgd final : public Optimizer {
+class Sgd final : public Rule {
  public:
-  explicit Sgd(const OptimizerOptions& options) : options_(options) {}
+  using Rule::Rule;
 
   [[nodiscard]] int slots() const override { return 0; }
   [[nodiscard]] std::string_view slot_name(int) const override { return ""; }
@@ -15,16 +15,12 @@ class Sgd final : public Optimizer {
               std::span<float> value,
               std::span<const float> gradient,
               std::span<const std::span<float>>) const override {
-    const auto rate = static_cast<float>(settings.learning_rate);
-    const auto factor = static_cast<float>(settings.gradient_factor);
-    const auto decay = static_cast<float>(decay_of(settings, options_));
+    const Factors at(settings, options());
     float* w = value.data();
     const float* g = gradient.data();
-    for (std::size_t i = 0; i < value.size(); ++i) w[i] -= rate * (factor * g[i] + decay * w[i]);
+    for (std::size_t i = 0; i < value.size(); ++i)
+      w[i] -= at.rate * (at.factor * g[i] + at.decay * w[i]);
   }
-
- private:
-  OptimizerOptions options_;
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <iterator>
-#include <span>
 #include <sys/resource.h>
 #include <system_error>
 

@@ -1,7 +1,6 @@
 #include "transport/liveness/progress_slot.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <fcntl.h>

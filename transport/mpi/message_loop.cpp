@@ -1,12 +1,10 @@
 // Start and end of the loop, its turns, and the work it does when the rank asks for it.
 #include "transport/mpi/message_loop.hpp"
 
-#include <algorithm>
 #include <fmt/format.h>
 #include <utility>
 
 #include "transport/link/endpoint.hpp"
-#include "transport/liveness/heartbeat_interval.hpp"
 
 namespace millrace::mpi {
 

@@ -1,7 +1,6 @@
 #include "transport/shared_memory/descriptor_message.hpp"
 
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <sys/socket.h>
 #include <sys/stat.h>

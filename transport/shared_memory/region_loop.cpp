@@ -13,7 +13,6 @@
 #include "transport/link/endpoint.hpp"
 #include "transport/liveness/heartbeat_interval.hpp"
 #include "transport/shared_memory/backend.hpp"
-#include "transport/shared_memory/events.hpp"
 
 namespace millrace::shared_memory {
 

@@ -1,6 +1,5 @@
 // Frames in and out. What is published is whole; what is read was copied out, and is held to
 // everything that a frame between processes is held to.
-#include <atomic>
 #include <cstring>
 #include <utility>
 

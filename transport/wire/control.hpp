@@ -59,49 +59,31 @@ struct Abort {
   friend bool operator==(const Abort&, const Abort&) = default;
 };
 
-/// Nothing more will come.
-struct Bye {
-  static constexpr FrameKind kKind = FrameKind::Bye;
-  friend bool operator==(const Bye&, const Bye&) = default;
+/// Says all by its kind.
+template <FrameKind kind>
+struct EmptyControl {
+  static constexpr FrameKind kKind = kind;
+  friend bool operator==(const EmptyControl&, const EmptyControl&) = default;
 };
 
-struct ByeAck {
-  static constexpr FrameKind kKind = FrameKind::ByeAck;
-  friend bool operator==(const ByeAck&, const ByeAck&) = default;
-};
+using Bye = EmptyControl<FrameKind::Bye>;  ///< nothing more will come
+using ByeAck = EmptyControl<FrameKind::ByeAck>;
 
-/// Who I am and what I was built for.
-struct Hello {
-  static constexpr FrameKind kKind = FrameKind::Hello;
+/// Says all by its kind and its text.
+template <FrameKind kind>
+struct TextControl {
+  static constexpr FrameKind kKind = kind;
   std::string text;
 
-  friend bool operator==(const Hello&, const Hello&) = default;
+  friend bool operator==(const TextControl&, const TextControl&) = default;
 };
 
+using Hello = TextControl<FrameKind::Hello>;  ///< who I am and what I was built for
 /// Rank 0 has heard the hello; the text lists the ranks that have not come, and may ask the process
 /// whether it is still there (missing_text).
-struct Missing {
-  static constexpr FrameKind kKind = FrameKind::Missing;
-  std::string text;
-
-  friend bool operator==(const Missing&, const Missing&) = default;
-};
-
-/// All ranks agree; their addresses.
-struct Welcome {
-  static constexpr FrameKind kKind = FrameKind::Welcome;
-  std::string text;
-
-  friend bool operator==(const Welcome&, const Welcome&) = default;
-};
-
-/// A rank disagrees; the difference.
-struct Refused {
-  static constexpr FrameKind kKind = FrameKind::Refused;
-  std::string text;
-
-  friend bool operator==(const Refused&, const Refused&) = default;
-};
+using Missing = TextControl<FrameKind::Missing>;
+using Welcome = TextControl<FrameKind::Welcome>;  ///< all ranks agree; their addresses
+using Refused = TextControl<FrameKind::Refused>;  ///< a rank disagrees; the difference
 
 using Control =
     std::variant<Probe, Ack, Nack, Progress, Abort, Bye, ByeAck, Hello, Missing, Welcome, Refused>;

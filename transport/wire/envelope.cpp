@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/names.hpp"
 #include "millrace/core/tensor.hpp"
 #include "millrace/transport/listener.hpp"
 #include "transport/wire/numbers.hpp"
@@ -14,6 +15,27 @@
 namespace millrace {
 
 namespace {
+
+constexpr Names<Refusal, kRefusals> kNames = {"refusal",
+                                              {{{"none", Refusal::None},
+                                                {"unknown peer", Refusal::UnknownPeer},
+                                                {"part count", Refusal::PartCount},
+                                                {"header size", Refusal::HeaderSize},
+                                                {"magic", Refusal::Magic},
+                                                {"version", Refusal::Version},
+                                                {"header checksum", Refusal::Checksum},
+                                                {"enumeration", Refusal::Enumeration},
+                                                {"reserved bits", Refusal::Reserved},
+                                                {"job", Refusal::Job},
+                                                {"epoch", Refusal::Epoch},
+                                                {"edge", Refusal::Edge},
+                                                {"shape", Refusal::Shape},
+                                                {"bounds", Refusal::Bounds},
+                                                {"size", Refusal::Size},
+                                                {"duplicate", Refusal::Duplicate},
+                                                {"gap", Refusal::Gap},
+                                                {"state", Refusal::State},
+                                                {"payload hash", Refusal::Payload}}}};
 
 using wire::get;
 using wire::narrow;
@@ -136,47 +158,7 @@ std::uint64_t copy_hashed(std::span<const std::byte> payload, std::byte* to) noe
 }
 
 const char* name_of(Refusal refusal) {
-  switch (refusal) {
-    case Refusal::None:
-      return "none";
-    case Refusal::UnknownPeer:
-      return "unknown peer";
-    case Refusal::PartCount:
-      return "part count";
-    case Refusal::HeaderSize:
-      return "header size";
-    case Refusal::Magic:
-      return "magic";
-    case Refusal::Version:
-      return "version";
-    case Refusal::Checksum:
-      return "header checksum";
-    case Refusal::Enumeration:
-      return "enumeration";
-    case Refusal::Reserved:
-      return "reserved bits";
-    case Refusal::Job:
-      return "job";
-    case Refusal::Epoch:
-      return "epoch";
-    case Refusal::Edge:
-      return "edge";
-    case Refusal::Shape:
-      return "shape";
-    case Refusal::Bounds:
-      return "bounds";
-    case Refusal::Size:
-      return "size";
-    case Refusal::Duplicate:
-      return "duplicate";
-    case Refusal::Gap:
-      return "gap";
-    case Refusal::State:
-      return "state";
-    case Refusal::Payload:
-      return "payload hash";
-  }
-  return "?";
+  return kNames.of(refusal).data();
 }
 
 }  // namespace millrace

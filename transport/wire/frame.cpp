@@ -1,7 +1,6 @@
 // Arithmetic on received numbers never overflows.
 #include "transport/wire/frame.hpp"
 
-#include <algorithm>
 #include <array>
 #include <limits>
 #include <optional>

@@ -1,5 +1,4 @@
 // The rendezvous channel over ZeroMQ sockets.
-#include <algorithm>
 #include <cerrno>
 #include <deque>
 #include <map>

@@ -1,8 +1,6 @@
 // Whose turn it is, what happens in a turn, and what is done on command.
 #include "transport/zeromq/socket_loop.hpp"
 
-#include <algorithm>
-#include <array>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>

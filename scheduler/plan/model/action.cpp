@@ -1,67 +1,44 @@
 // The text of actions: PyTorch's letters, and descriptions for reports.
+#include <algorithm>
+#include <array>
+
 #include "millrace/scheduler/plan/program.hpp"
 
 namespace millrace {
 
-const char* letters(Op op) {
-  switch (op) {
-    case Op::Forward:
-      return "F";
-    case Op::Backward:
-      return "B";
-    case Op::BackwardInput:
-      return "I";
-    case Op::BackwardWeight:
-      return "W";
-    case Op::Recompute:
-      return "R";
-    case Op::SendForward:
-      return "SEND_F";
-    case Op::RecvForward:
-      return "RECV_F";
-    case Op::SendBackward:
-      return "SEND_B";
-    case Op::RecvBackward:
-      return "RECV_B";
-    case Op::ReduceGrad:
-      return "REDUCE_GRAD";
-    case Op::OptimizerStep:
-      return "STEP";
-  }
-  return "?";
-}
-
 namespace {
 
-const char* noun(Op op) {
-  switch (op) {
-    case Op::Forward:
-      return "forward";
-    case Op::Backward:
-      return "backward";
-    case Op::BackwardInput:
-      return "backward-input";
-    case Op::BackwardWeight:
-      return "backward-weight";
-    case Op::Recompute:
-      return "recompute";
-    case Op::SendForward:
-      return "send of the activation";
-    case Op::RecvForward:
-      return "receive of the activation";
-    case Op::SendBackward:
-      return "send of the gradient";
-    case Op::RecvBackward:
-      return "receive of the gradient";
-    case Op::ReduceGrad:
-      return "gradient reduction";
-    case Op::OptimizerStep:
-      return "optimizer step";
-  }
-  return "?";
+struct OpText {
+  Op op;
+  const char* letters;
+  const char* noun;
+};
+
+constexpr std::array<OpText, kOps> kOpTexts = {
+    {{Op::Forward, "F", "forward"},
+     {Op::Backward, "B", "backward"},
+     {Op::BackwardInput, "I", "backward-input"},
+     {Op::BackwardWeight, "W", "backward-weight"},
+     {Op::Recompute, "R", "recompute"},
+     {Op::SendForward, "SEND_F", "send of the activation"},
+     {Op::RecvForward, "RECV_F", "receive of the activation"},
+     {Op::SendBackward, "SEND_B", "send of the gradient"},
+     {Op::RecvBackward, "RECV_B", "receive of the gradient"},
+     {Op::ReduceGrad, "REDUCE_GRAD", "gradient reduction"},
+     {Op::OptimizerStep, "STEP", "optimizer step"}}};
+
+static_assert(std::ranges::is_sorted(kOpTexts, {}, &OpText::op), "a row is found by its op");
+
+OpText op_text(Op op) {
+  const auto row = static_cast<std::size_t>(op);
+  return row < kOpTexts.size() ? kOpTexts[row] : OpText{op, "?", "?"};
 }
 
 }  // namespace
+
+const char* letters(Op op) {
+  return op_text(op).letters;
+}
 
 std::string to_string(const Action& action) {
   std::string text = std::to_string(action.stage.value);
@@ -76,7 +53,7 @@ std::string to_string(const Action& action) {
 
 std::string describe(const Action& action) {
   std::string text =
-      noun(action.op) + std::string(" of stage ") + std::to_string(action.stage.value);
+      op_text(action.op).noun + std::string(" of stage ") + std::to_string(action.stage.value);
   if (action.replica_number != 0) text += ", replica " + std::to_string(action.replica_number);
   if (has_unit(action.op)) text += ", micro-batch " + std::to_string(action.micro_batch.value);
   if (has_unit(action.op) && action.slice.value != 0)
