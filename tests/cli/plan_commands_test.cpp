@@ -1,4 +1,4 @@
-// The plan subcommands as typed: figures, files, and one sentence with exit code 2 for bad input.
+// The plan subcommands as typed: figures, files, and one message with exit code 2 for bad input.
 #include <algorithm>
 
 #include <gmock/gmock.h>
@@ -198,108 +198,74 @@ TEST_F(PlanCommands, FilesAreWrittenWholeAndReadBack) {
               HasSubstr("measured / simulated\nmakespan         27        27"));
 }
 
-TEST_F(PlanCommands, VerifyNamesTheFaultWithExitCodeOne) {
-  write("bad.csv", "0F0,0B0\n1B0,1F0\n");
+TEST_F(PlanCommands, BadFile_IsNamedWithTheFault) {
+  const std::string file = path("bad.csv");
+  const auto verified = [&](const std::string& text) {
+    write("bad.csv", text);
+    return command("verify " + file);
+  };
+  const Ran order = verified("0F0,0B0\n1B0,1F0\n"), damaged = verified("0F0,0B0\n1F0,oops\n"),
+            empty = verified("");
 
-  const Ran ran = command("verify " + path("bad.csv"));
-
-  EXPECT_EQ(ran.code, 1);
-  EXPECT_THAT(ran.text, HasSubstr("rule 5 (order)"));
-}
-
-TEST_F(PlanCommands, ADamagedFileIsNamedWithLineAndColumn) {
-  write("bad.csv", "0F0,0B0\n1F0,oops\n");
-
-  const Ran ran = command("show " + path("bad.csv"));
-
-  EXPECT_EQ(ran.code, 65);
-  EXPECT_EQ(ran.text,
-            "millrace: " + path("bad.csv") + ":2:5: expected a stage number, found 'o'\n");
-}
-
-TEST_F(PlanCommands, EmptyFile_HasNoRow) {
-  write("empty.csv", "");
-
-  const Ran ran = command("verify " + path("empty.csv"));
-
-  EXPECT_EQ(ran.code, 65);
-  EXPECT_EQ(ran.text,
-            "millrace: " + path("empty.csv") +
-                ":1:1: there is no row; a schedule has one row per rank\n");
+  EXPECT_EQ(order.code, 1);
+  EXPECT_THAT(order.text, HasSubstr("rule 5 (order)"));
+  EXPECT_EQ(damaged.code, 65);
+  EXPECT_EQ(damaged.text, "millrace: " + file + ":2:5: expected a stage number, found 'o'\n");
+  EXPECT_EQ(empty.code, 65);
+  EXPECT_EQ(empty.text,
+            "millrace: " + file + ":1:1: there is no row; a schedule has one row per rank\n");
   EXPECT_EQ(command("verify " + path(".")).text,
             "millrace: the schedule " + path(".") + " cannot be read: Is a directory\n");
 }
 
 TEST_F(PlanCommands, BadInput_OneMessageAndExitCodeTwo) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"simulate 1f2b", "millrace: unknown schedule '1f2b'; did you mean '1f1b'?"},
-      {"simulate 1f1b -m abc", "millrace: -m abc: must be an integer from 1 to 2147483647\n"},
-      {"show 1f1b -m 0", "millrace: -m 0: must be an integer from 1 to 2147483647\n"},
-      {"show 1f1b -v 2", "millrace: -v 2 was given, but schedule '1f1b' has no"},
-      {"show 1f1b --f 1,2,3",
-       "millrace: --f has 3 values; allowed are 1, p = 4 or one per stage, 4\n"},
-      {"show 1f1b --f -1", "millrace: --f -1: must be a number from 0 to 1000000000000000\n"},
-      {"show gpipe --order up", "millrace: --order up: must be fifo or lifo\n"},
+      {"simulate 1f2b", "unknown schedule '1f2b'; did you mean '1f1b'?"},
+      {"simulate 1f1b -m abc", "-m abc: must be an integer from 1 to 2147483647\n"},
+      {"show 1f1b -m 0", "-m 0: must be an integer from 1 to 2147483647\n"},
+      {"show 1f1b -v 2", "-v 2 was given, but schedule '1f1b' has no"},
+      {"show 1f1b --f 1,2,3", "--f has 3 values; allowed are 1, p = 4 or one per stage, 4\n"},
+      {"show 1f1b --f -1", "--f -1: must be a number from 0 to 1000000000000000\n"},
+      {"show gpipe --order up", "--order up: must be fifo or lifo\n"},
       {"show 1f1b --bandwidth 5",
-       "millrace: --bandwidth is given without --message-bytes; they go together\n"},
-      {"show 1f1b --json", "millrace: --json: not an option of show"},
-      {"show 1f1b --csv --svg", "millrace: --csv and --svg would both go to standard output"},
-      {"simulate 1f1b --json --csv", "millrace: --json and --csv would both go to standard output"},
-      {"simulate 1f1b --f 1,,2", "millrace: --f 1,,2: must be numbers with one comma between"},
+       "--bandwidth is given without --message-bytes; they go together\n"},
+      {"show 1f1b --json", "--json: not an option of show"},
+      {"show 1f1b --csv --svg", "--csv and --svg would both go to standard output"},
+      {"simulate 1f1b --json --csv", "--json and --csv would both go to standard output"},
+      {"simulate 1f1b --f 1,,2", "--f 1,,2: must be numbers with one comma between"},
       {"simulate 1f1b --memory-limit p",
-       "millrace: --memory-limit p: must be a number before the p, such as 1p\n"},
-      {"simulate 1f1b --rank-speed 1", "millrace: --rank-speed has 1 value; allowed are p = 4\n"},
+       "--memory-limit p: must be a number before the p, such as 1p\n"},
+      {"simulate 1f1b --rank-speed 1", "--rank-speed has 1 value; allowed are p = 4\n"},
       {"show 1f1b --legacy-csv",
-       "millrace: --legacy-csv says how to read a CSV file; schedule '1f1b' is generated\n"},
-      {"show xyz", "millrace: unknown schedule 'xyz'; known: gpipe"},
-      {"show chimera -m 3", "millrace: -m is 3 with -p 4; chimera works with multiples of p: 4\n"},
-      {"show chimera -m 7",
-       "millrace: -m is 7 with -p 4; chimera works with multiples of p: 4 or 8\n"},
-      {"compare 1f1b,", "millrace: '1f1b,' has an empty name; compare takes schedules as a list"},
-      {"simulate 1f1b --jitter 2", "millrace: --jitter 2: must be a number from 0 to 1\n"},
+       "--legacy-csv says how to read a CSV file; schedule '1f1b' is generated\n"},
+      {"show xyz", "unknown schedule 'xyz'; known: gpipe"},
+      {"show chimera -m 3", "-m is 3 with -p 4; chimera works with multiples of p: 4\n"},
+      {"show chimera -m 7", "-m is 7 with -p 4; chimera works with multiples of p: 4 or 8\n"},
+      {"compare 1f1b,", "'1f1b,' has an empty name; compare takes schedules as a list"},
+      {"simulate 1f1b --jitter 2", "--jitter 2: must be a number from 0 to 1\n"},
       {"simulate 1f1b --memory-limit 2q",
-       "millrace: --memory-limit 2q: must be a number, or a number with suffix p"},
-      {"simulate 1f1b --latency 1,2", "millrace: --latency has 2 values; allowed are 1 or one"},
-      {"simulate 1f1b --contention", "millrace: --contention is given without --bandwidth"},
-      {"simulate 1f1b --rank-speed 1,2", "millrace: --rank-speed has 2 values; allowed are p = 4"},
+       "--memory-limit 2q: must be a number, or a number with suffix p"},
+      {"simulate 1f1b --latency 1,2", "--latency has 2 values; allowed are 1 or one"},
+      {"simulate 1f1b --contention", "--contention is given without --bandwidth"},
+      {"simulate 1f1b --rank-speed 1,2", "--rank-speed has 2 values; allowed are p = 4"},
       {"simulate 1f1b --rank-speed 0",
-       "millrace: --rank-speed 0: must be a number from 1e-09 to 1000000000000000\n"},
-      {"simulate 1f1b --cores 0", "millrace: --cores 0: must be an integer from 1 to 1000000\n"},
+       "--rank-speed 0: must be a number from 1e-09 to 1000000000000000\n"},
+      {"simulate 1f1b --cores 0", "--cores 0: must be an integer from 1 to 1000000\n"},
       {"simulate 1f1b --cores 2 --iterations 3",
-       "millrace: --iterations overlaps steps, which are simulated with a processor per rank; "
+       "--iterations overlaps steps, which are simulated with a processor per rank; "
        "leave "
        "--cores 2 or --iterations out\n"},
       {"show 1f1b --svg /nowhere/a.svg",
-       "millrace: --svg /nowhere/a.svg cannot be written: No such file or directory\n"},
-      {"compare 1f1b --html a", "millrace: --html goes with a plan and the trace file of its run;"},
-  };
-  for (const auto& [arguments, sentence] : cases) {
-    const Ran ran = command(arguments);
-    EXPECT_EQ(ran.code, 2) << arguments;
-    EXPECT_THAT(ran.text, StartsWith(sentence)) << arguments;
-    EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
-  }
-}
-
-TEST_F(PlanCommands, SharedCores_AreSimulatedAndDrawn) {
-  const Ran shared = command("simulate 1f1b -p 2 -m 2 --cores 1");
-  const json enough = json::parse(command("simulate 1f1b -p 2 -m 2 --cores 2 --json").text);
-  const json table = json::parse(command("compare 1f1b,gpipe -p 2 -m 2 --cores 1 --json").text);
-
-  // All passes one after the other: 2 ranks, 2 micro-batches, F 1 and B 2.
-  EXPECT_THAT(shared.text,
-              StartsWith("1f1b p=2 m=2: valid, same bits as sequential\n"
-                         "2 ranks share 1 core\n"));
-  EXPECT_THAT(shared.text, HasSubstr("imbalance  core  dependency"));
-  EXPECT_EQ(enough["makespan"], 9);
-  EXPECT_EQ(enough["per_rank"][0]["idle"]["processor"], 0);
-  EXPECT_EQ(table["1f1b"]["makespan"], 12);
-  EXPECT_EQ(table["gpipe"]["makespan"], 12);
-  EXPECT_THAT(command("show 1f1b -p 2 -m 2 --cores 1").text, HasSubstr("makespan 12"));
-}
-
-TEST_F(PlanCommands, UnknownOption_NamesTheNearest) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
+       "--svg /nowhere/a.svg cannot be written: No such file or directory\n"},
+      {"compare 1f1b --html a", "--html goes with a plan and the trace file of its run;"},
+      {"simulate seq-1f1b -q 3 --slice-costs 1,2",
+       "--slice-costs has 2 values; the schedule has q = 3 slices"},
+      {"simulate seq-1f1b -q 2 --slice-costs 0,0",
+       "--slice-costs are all 0; at least one slice takes time"},
+      {"simulate 1f1b --slice-costs 1,2",
+       "--slice-costs was given, but schedule '1f1b' has no slices"},
+      {"search -p 2 -m 2 --slice-costs 1,2",
+       "--slice-costs needs -q: the search cuts no slices of its own"},
       {"",
        "a subcommand is missing; use list, train, checkpoint, generate, show, verify, simulate, "
        "compare, sweep, search, import, split, launch, worker, keys, doctor; see millrace --help"},
@@ -330,12 +296,29 @@ TEST_F(PlanCommands, UnknownOption_NamesTheNearest) {
       {"show 1f1b --comms=maybe", "--comms maybe: must be early or before-use"},
       {"compare 1f1b gpipe zb-h1", "3 schedules: too many; see millrace compare --help"},
   };
-  for (const auto& [arguments, sentence] : cases) {
+  for (const auto& [arguments, message] : cases) {
     const Ran ran = command(arguments);
     EXPECT_EQ(ran.code, 2) << arguments;
-    EXPECT_THAT(ran.text, StartsWith("millrace: " + sentence)) << arguments;
+    EXPECT_THAT(ran.text, StartsWith("millrace: " + message)) << arguments;
     EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
   }
+}
+
+TEST_F(PlanCommands, SharedCores_AreSimulatedAndDrawn) {
+  const Ran shared = command("simulate 1f1b -p 2 -m 2 --cores 1");
+  const json enough = json::parse(command("simulate 1f1b -p 2 -m 2 --cores 2 --json").text);
+  const json table = json::parse(command("compare 1f1b,gpipe -p 2 -m 2 --cores 1 --json").text);
+
+  // All passes one after the other: 2 ranks, 2 micro-batches, F 1 and B 2.
+  EXPECT_THAT(shared.text,
+              StartsWith("1f1b p=2 m=2: valid, same bits as sequential\n"
+                         "2 ranks share 1 core\n"));
+  EXPECT_THAT(shared.text, HasSubstr("imbalance  core  dependency"));
+  EXPECT_EQ(enough["makespan"], 9);
+  EXPECT_EQ(enough["per_rank"][0]["idle"]["processor"], 0);
+  EXPECT_EQ(table["1f1b"]["makespan"], 12);
+  EXPECT_EQ(table["gpipe"]["makespan"], 12);
+  EXPECT_THAT(command("show 1f1b -p 2 -m 2 --cores 1").text, HasSubstr("makespan 12"));
 }
 
 TEST_F(PlanCommands, AFileSaysItsOwnCounts) {
@@ -399,22 +382,6 @@ TEST_F(PlanCommands, SliceCostsShareAStageOutInTheirProportion) {
   EXPECT_EQ(json::parse(command(one + "--slice-costs 1,3").text)["makespan"], 7);  // 1 + 3 + 3
   EXPECT_EQ(json::parse(command(one + "--slice-costs 0.25,0.75").text)["makespan"], 7);
   EXPECT_EQ(json::parse(command(one + "--slice-costs 5,5").text)["makespan"], 6);
-}
-
-TEST_F(PlanCommands, SliceCostsWithoutTheirSlicesAreRefused) {
-  for (const auto& [arguments, sentence] :
-       {std::pair{"simulate seq-1f1b -q 3 --slice-costs 1,2",
-                  "--slice-costs has 2 values; the schedule has q = 3 slices"},
-        {"simulate seq-1f1b -q 2 --slice-costs 0,0",
-         "--slice-costs are all 0; at least one slice takes time"},
-        {"simulate 1f1b --slice-costs 1,2",
-         "--slice-costs was given, but schedule '1f1b' has no slices"},
-        {"search -p 2 -m 2 --slice-costs 1,2",
-         "--slice-costs needs -q: the search cuts no slices of its own"}}) {
-    const Ran ran = command(arguments);
-    EXPECT_EQ(ran.code, 2) << arguments;
-    EXPECT_THAT(ran.text, HasSubstr(sentence));
-  }
 }
 
 TEST_F(PlanCommands, ZbAutoKeepsTheLimitOfUnequalStages) {

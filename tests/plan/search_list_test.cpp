@@ -1,4 +1,5 @@
-// List scheduling and relist: same actions, within the limit, never worse.
+// List scheduling and relist: same actions, within the limit, never worse. The front of what a
+// search found.
 #include <algorithm>
 #include <limits>
 
@@ -9,6 +10,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/search.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/search_cases.hpp"
@@ -102,6 +104,58 @@ TEST(ListSchedule, RefusesWrongSizesMessagesAndContention) {
   EXPECT_THROW(static_cast<void>(relist(insert_messages(program), cost)), InvalidArgument);
   cost.contention = true;
   EXPECT_THROW(static_cast<void>(relist(program, cost)), InvalidArgument);
+}
+
+FoundSchedule found(const char* name, double makespan, double span, double peak) {
+  FoundSchedule result;
+  result.generator = name;
+  result.makespan = makespan;
+  result.span = span;
+  result.peak_memory = peak;
+  return result;
+}
+
+TEST(ParetoFront, KeepsWhatNothingBeatsAndSortsByMemory) {
+  const auto front = pareto_front({found("slow", 12, 12, 4),
+                                   found("wide", 8, 8, 8),
+                                   found("beaten", 12, 13, 4),
+                                   found("equal", 8, 8, 8),
+                                   found("span", 9, 7, 8)});
+  ASSERT_EQ(front.size(), 3U);
+  EXPECT_EQ(front[0].generator, "slow");
+  EXPECT_EQ(front[1].generator, "wide");
+  EXPECT_EQ(front[2].generator, "span");
+  EXPECT_EQ(front_table(front),
+            " peak memory      makespan          span  schedule\n"
+            "           4            12            12  slow\n"
+            "           8             8             8  wide\n"
+            "           8             9             7  span\n");
+  EXPECT_THAT(front_svg(front), testing::HasSubstr("<title>span: makespan 9, span 7"));
+}
+
+TEST(ParetoFront, SaysTheStepOfSeveralPasses) {
+  FoundSchedule slow = found("slow", 12, 12, 4), wide = found("wide", 8, 8, 8);
+  slow.step = 24;
+  wide.step = 15.5;
+  EXPECT_EQ(front_table({slow, wide}),
+            " peak memory      makespan          step          span  schedule\n"
+            "           4            12            24            12  slow\n"
+            "           8             8          15.5             8  wide\n");
+  EXPECT_THAT(front_svg({slow}), testing::HasSubstr("<title>slow: makespan 12, step 24, span 12"));
+}
+
+TEST(ParetoFront, Diagram_NamesItsPoints) {
+  const std::string svg =
+      front_svg({found("slow", 1657.35, 1657.35, 4), found("wide", 1138.2, 1128, 12)});
+
+  for (const char* mark : {">1100<", ">1200<", ">1700<", ">4<", ">6<", ">12<", ">slow<", ">wide<"})
+    EXPECT_THAT(svg, testing::HasSubstr(mark));
+  EXPECT_THAT(svg, testing::Not(testing::HasSubstr(">1128<")));
+}
+
+TEST(ParetoFront, OneScheduleOrNoneIsStillAPicture) {
+  EXPECT_THAT(front_svg({}), testing::EndsWith("</svg>\n"));
+  EXPECT_THAT(front_svg({found("only", 0, 0, 0)}), testing::Not(testing::HasSubstr("nan")));
 }
 
 }  // namespace
