@@ -9,7 +9,6 @@
 #include <string>
 #include <sys/resource.h>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "cli/exit_codes.hpp"

@@ -46,7 +46,7 @@ int main() {
   const Program mine = parsed(kMine);
   std::cout << "violations: " << verify(mine).size() << '\n';
   draw(mine);
-  std::cout << "refused: " << verify(parsed(kHangs)).front().sentence << '\n';
+  std::cout << "refused: " << verify(parsed(kHangs)).front().message << '\n';
 
   const Program published = generate("1f1b", {.ranks = 2, .micro_batches = 4});
   std::cout << "same weights as 1f1b: "

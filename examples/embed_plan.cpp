@@ -91,7 +91,7 @@ int main() {
   const Program lowered = insert_messages(compute);
   const auto violations = verify(lowered, Transport::rendezvous());
   std::cout << "valid under rendezvous: "
-            << (violations.empty() ? "yes" : violations.front().sentence) << '\n';
+            << (violations.empty() ? "yes" : violations.front().message) << '\n';
 
   const Graph graph(compute);
   const Cost cost = Cost::unit(compute.shape);

@@ -94,7 +94,7 @@ std::string gradients_under(const std::string& schedule) {
   const Program program =
       insert_messages(generate(schedule, {.ranks = 4, .micro_batches = 12, .chunks = 2}));
   if (const auto faults = verify(program, Transport::unbounded()); !faults.empty())
-    return faults.front().sentence;
+    return faults.front().message;
   Mailbox mailbox;
   std::vector<RankThread> ranks;
   for (int r = 0; r < program.shape.ranks; ++r) ranks.emplace_back(program, Rank{r}, mailbox);

@@ -83,7 +83,7 @@ void Trainer::State::agree(StepResult& result, double& declared, int copies, boo
       *value++ = unit.sum;
       *value++ = unit.weight;
       *value++ = static_cast<double>(unit.correct);
-      *value++ = static_cast<double>(unit.judged);
+      *value++ = static_cast<double>(unit.evaluated);
     }
     put_peaks(kinds, std::span(values).subspan(peaks), copy, of_all);
   }

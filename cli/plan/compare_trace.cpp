@@ -10,7 +10,6 @@
 #include "cli/files.hpp"
 #include "cli/plan/figures.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/subcommands.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/passes.hpp"

@@ -78,7 +78,7 @@ template <class Result>
 /// Source, destination, direction, minimal and sufficient depth of each channel.
 [[nodiscard]] nlohmann::json to_json(const std::vector<ChannelCapacity>& channels);
 
-/// "rule 5 (order), rank 1, action 3 (1B0): sentence".
+/// "rule 5 (order), rank 1, action 3 (1B0): message".
 [[nodiscard]] std::string to_string(const Violation& violation, const Program& program);
 
 /// compare PLAN TRACE (compare_trace.cpp): simulates `plan` with the given costs, or with the

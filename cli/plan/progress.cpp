@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "cli/numbers.hpp"
-#include "cli/ranks/process.hpp"
+#include "millrace/transport/launch.hpp"
 
 namespace millrace::cli {
 

@@ -2,7 +2,6 @@
 #include "millrace/scheduler/plan/search.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>

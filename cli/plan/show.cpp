@@ -7,10 +7,10 @@
 
 #include "cli/plan/options.hpp"
 #include "cli/plan/progress.hpp"
-#include "cli/ranks/process.hpp"
 #include "cli/subcommands.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
+#include "millrace/transport/launch.hpp"
 
 namespace millrace::cli {
 

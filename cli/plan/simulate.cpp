@@ -63,7 +63,7 @@ void print(const Program& program, const Figures& figures, const Costs& costs) {
   std::cout << program.name << ": " << (figures.violations.empty() ? "valid" : "not valid")
             << (figures.order.ascending ? ", same bits as sequential\n" : "\n");
   if (!figures.order.ascending)
-    std::cout << "not the bits of sequential: " << figures.order.sentence << '\n';
+    std::cout << "not the bits of sequential: " << figures.order.message << '\n';
   for (const Violation& violation : figures.violations)
     std::cout << "  " << to_string(violation, program) << '\n';
   if (shared)

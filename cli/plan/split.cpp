@@ -1,7 +1,6 @@
 // millrace split: which layers belong to which stage, by measured time.
 #include <iostream>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -122,7 +122,7 @@ nlohmann::json violation_json(const Violation& violation, const Program& program
           {"position", violation.position},
           {"action", there ? to_string(program.ranks[rank][violation.position]) : ""},
           {"others", std::move(others)},
-          {"sentence", violation.sentence}};
+          {"sentence", violation.message}};
 }
 
 using RankField = ResultField<RankReport>;
@@ -146,7 +146,7 @@ void print_json(const Program& program, const Verdict& verdict, std::ostream& ou
   all.update(identity_json(program));
   if (verdict.order) {
     all["same_bits"] = verdict.order->ascending;
-    all["accumulation"] = verdict.order->sentence;
+    all["accumulation"] = verdict.order->message;
   }
   for (const Violation& violation : verdict.violations) {
     all["violations"].push_back(violation_json(violation, program));
@@ -155,14 +155,14 @@ void print_json(const Program& program, const Verdict& verdict, std::ostream& ou
   }
   for (const Proof& proof : verdict.proofs) {
     all["deadlock_free"][proof.transport] = proof.cycle.empty();
-    if (!proof.cycle.empty()) all["cycles"][proof.transport] = proof.cycle.front().sentence;
+    if (!proof.cycle.empty()) all["cycles"][proof.transport] = proof.cycle.front().message;
   }
   if (verdict.violations.empty()) all["capacity"] = to_json(verdict.channels);
   for (const RankReport& rank : verdict.ranks) all["per_rank"].push_back(peaks_json(rank));
   out << all.dump() << '\n';
 }
 
-/// The sentence, and the grid with the faulty actions in brackets under it.
+/// The message, and the grid with the faulty actions in brackets under it.
 void print(const Violation& violation, const Program& program, std::ostream& out) {
   std::vector<ActionPlace> marks = {{violation.rank, violation.position}};
   marks.insert(marks.end(), violation.others.begin(), violation.others.end());
@@ -205,7 +205,7 @@ void print(const Program& program, const Verdict& verdict, std::ostream& out) {
     if (field.unit == RankField::Unit::MicroBatches)
       out << "peak " << field.title << " by rank: " << joined(verdict.ranks, field.of) << '\n';
   out << "same bits as sequential: "
-      << (verdict.order->ascending ? std::string("yes") : "no, " + verdict.order->sentence) << '\n';
+      << (verdict.order->ascending ? std::string("yes") : "no, " + verdict.order->message) << '\n';
 }
 
 /// The files. What shows times is refused for a program that has none.

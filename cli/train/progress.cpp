@@ -22,8 +22,8 @@ std::string pace_of(const Report& report, bool padded) {
   std::string text = fmt::format("{:.0f} samples/s", rate(report.samples));
   if (padded)
     text += fmt::format("  {:.0f} tokens/s  padding {:.1f} %",
-                        rate(report.loss.judged),
-                        100 * padding_share(report.loss.judged, report.positions));
+                        rate(report.loss.evaluated),
+                        100 * padding_share(report.loss.evaluated, report.positions));
   return text;
 }
 

@@ -70,7 +70,7 @@ Read read_by(const FitReport& fit) {
   Read read;
   read.seconds = fit.seconds;
   for (const EpochReport& epoch : fit.epochs) {
-    read.tokens += epoch.loss.judged;
+    read.tokens += epoch.loss.evaluated;
     read.positions += epoch.positions;
   }
   return read;
@@ -134,12 +134,12 @@ void print_score(std::ostream& stream, const TrainOutcome& outcome) {
   stream << std::fixed << std::setprecision(4);
   if (outcome.text)
     stream << "validation loss " << loss << " nats per character, " << bits_of(loss)
-           << " bits (gzip -9: " << outcome.text->gzip_bits << "), " << outcome.score.loss.judged
+           << " bits (gzip -9: " << outcome.text->gzip_bits << "), " << outcome.score.loss.evaluated
            << " characters\n";
   else
     stream << std::setprecision(2) << "test accuracy " << 100 * outcome.score.accuracy() << " % ("
-           << outcome.score.loss.correct << " of " << outcome.score.loss.judged << "), test loss "
-           << std::setprecision(4) << loss << '\n';
+           << outcome.score.loss.correct << " of " << outcome.score.loss.evaluated
+           << "), test loss " << std::setprecision(4) << loss << '\n';
 }
 
 void print_skipped(std::ostream& stream, std::int64_t steps, const char* cause) {

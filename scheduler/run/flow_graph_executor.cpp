@@ -13,7 +13,6 @@
 // is thrown after the wait.
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <deque>
 #include <exception>
 #include <fmt/format.h>

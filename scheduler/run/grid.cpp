@@ -2,7 +2,6 @@
 #include "millrace/scheduler/run/grid.hpp"
 
 #include <limits>
-#include <string>
 
 #include "millrace/core/error.hpp"
 

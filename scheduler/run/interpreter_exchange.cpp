@@ -1,7 +1,6 @@
 // What the passes of one rank have to do with others: messages between stages, sums over copies of
 // the pipeline, and gradients that replicas and tied stages reduce together.
 #include <string>
-#include <utility>
 
 #include "run/interpreter_state.hpp"
 

@@ -1,6 +1,5 @@
 // One rank against an endpoint: its list, in order, on the calling thread.
 #include <exception>
-#include <string>
 #include <utility>
 
 #include "run/executors.hpp"

@@ -1,7 +1,6 @@
 #include "run/values.hpp"
 
 #include <algorithm>
-#include <string>
 
 #include "millrace/core/error.hpp"
 #include "run/gradients.hpp"

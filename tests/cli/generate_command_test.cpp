@@ -118,7 +118,7 @@ TEST_F(GenerateCommand, RefusesADamagedVocabulary) {
   }
 }
 
-TEST_F(GenerateCommand, RefusesInOneSentence) {
+TEST_F(GenerateCommand, RefusesInOneMessage) {
   ASSERT_EQ(command(train("-p 2 --save " + path("saved"))).code, 0);
   ASSERT_EQ(command("train --model mlp:64-8-10 --steps 1 -p 1 -m 2 --save " + path("mlp")).code, 0);
   const std::string resume = "generate --resume " + path("saved");

@@ -101,7 +101,7 @@ TEST_F(ImportCommand, ReadsATraceThatAKilledRecorderLeft) {
                  " ends within its list of events: read to the last whole one, 2 in all\n"));
 }
 
-TEST_F(ImportCommand, RefusesInOneSentence) {
+TEST_F(ImportCommand, RefusesInOneMessage) {
   write("empty.json", "[]");
   write("broken.json", "[{]");
   write("broken.json.gz", "\x1f\x8b garbage");
@@ -112,10 +112,10 @@ TEST_F(ImportCommand, RefusesInOneSentence) {
       {path("empty.json") + " --forward 'F{mb}'", 2, "a pattern has {mb}; known are {stage}"},
       {path("empty.json") + " --out /nowhere/c.json", 2, "--out /nowhere/c.json cannot be written"},
   };
-  for (const auto& [arguments, code, sentence] : cases) {
+  for (const auto& [arguments, code, message] : cases) {
     const Ran ran = command("import " + arguments);
     EXPECT_EQ(ran.code, code) << arguments;
-    EXPECT_THAT(ran.text, StartsWith("millrace: " + sentence)) << arguments;
+    EXPECT_THAT(ran.text, StartsWith("millrace: " + message)) << arguments;
     EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
   }
   EXPECT_NE(command("import " + path("broken.json.gz")).code, 0);
@@ -174,7 +174,7 @@ TEST_F(SplitCommand, Partition_IsOptimalWithStageCosts) {
   EXPECT_EQ(simulated["per_rank"][1]["busy"], 4 * 15);
 }
 
-TEST_F(SplitCommand, RefusesInOneSentence) {
+TEST_F(SplitCommand, RefusesInOneMessage) {
   write_layers();
   EXPECT_EQ(command("split " + path("layers.json") + " -p 7").text,
             "millrace: cannot cut 6 layers into 7 stages: every stage needs at least one layer\n");

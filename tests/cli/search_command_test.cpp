@@ -294,10 +294,10 @@ TEST_F(SearchCommand, BadInput_ExitsWith2) {
       {"--pareto /nowhere/f.svg", "--pareto /nowhere/f.svg cannot be written"},
       {"--jitter 0.1", "--jitter: not an option of search"},
   };
-  for (const auto& [arguments, sentence] : cases) {
+  for (const auto& [arguments, message] : cases) {
     const Ran ran = command("search -p 2 -m 2 " + arguments);
     EXPECT_EQ(ran.code, 2) << arguments;
-    EXPECT_THAT(ran.text, StartsWith("millrace: " + sentence)) << arguments;
+    EXPECT_THAT(ran.text, StartsWith("millrace: " + message)) << arguments;
     EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
   }
 }

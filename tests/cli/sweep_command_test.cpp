@@ -133,7 +133,7 @@ TEST_F(SweepCommand, PlanFiles_InvalidRowsHaveAReason) {
   EXPECT_THAT(std::string(all[2]["reason"]), HasSubstr("limit"));
 }
 
-TEST_F(SweepCommand, RefusesBadInputInOneSentence) {
+TEST_F(SweepCommand, RefusesBadInputInOneMessage) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"1f2b", "unknown schedule '1f2b'; did you mean '1f1b'?"},
       {"1f1b, -p 2", "the list of schedules is '1f1b,'; expected entries with one ',' between"},
@@ -144,10 +144,10 @@ TEST_F(SweepCommand, RefusesBadInputInOneSentence) {
       {"1f1b -v 2", "-v was given, but none of the schedules takes it"},
       {"1f1b --out /nowhere/t.csv", "--out /nowhere/t.csv cannot be written"},
   };
-  for (const auto& [arguments, sentence] : cases) {
+  for (const auto& [arguments, message] : cases) {
     const Ran ran = command("sweep " + arguments);
     EXPECT_EQ(ran.code, 2) << arguments;
-    EXPECT_THAT(ran.text, StartsWith("millrace: " + sentence)) << arguments;
+    EXPECT_THAT(ran.text, StartsWith("millrace: " + message)) << arguments;
     EXPECT_EQ(std::count(ran.text.begin(), ran.text.end(), '\n'), 1) << arguments;
   }
 }

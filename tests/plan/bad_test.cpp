@@ -19,7 +19,7 @@ namespace {
 std::string text(const Violation& each) {
   return "rule " + std::to_string(static_cast<int>(each.rule)) + ", rank " +
          std::to_string(each.rank.value) + ", position " + std::to_string(each.position) + ": " +
-         each.sentence;
+         each.message;
 }
 
 /// "# rendezvous", "# room SOURCE DESTINATION F|B DEPTH", "# memory LIMIT", "# weights W W ...".
@@ -79,7 +79,7 @@ std::vector<std::string> messages(const Bad& bad) {
   const Accumulation order = accumulation(bad.program);
   if (!order.ascending)
     result.push_back("rule 10, stage " + std::to_string(order.broken->value) + ": " +
-                     order.sentence);
+                     order.message);
   return result;
 }
 

@@ -252,7 +252,7 @@ TEST(DrawTrace, ReadsBackTheSameTimeline) {
 
     const ParsedTimeline read = read_trace(draw_trace(it.program, it.timeline), it.program);
 
-    ASSERT_TRUE(read.timeline) << read.diagnostics.at(0).sentence;
+    ASSERT_TRUE(read.timeline) << read.diagnostics.at(0).message;
     for (std::size_t rank = 0; rank < it.program.ranks.size(); ++rank)
       for (std::size_t i = 0; i < it.program.ranks[rank].size(); ++i) {
         const Interval& written = it.timeline.ranks[rank][i];

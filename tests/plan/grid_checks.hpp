@@ -56,12 +56,12 @@ inline int checked(const ScheduleEntry& entry, const ScheduleOptions& options) {
     return 0;
   }
   for (const Violation& violation : verify(program))
-    ADD_FAILURE() << program.name << ": " << violation.sentence;
+    ADD_FAILURE() << program.name << ": " << violation.message;
   expect_survives_text(program);
   const Program compute = decouple_pairs(program);
   const Program lowered = insert_messages(compute);
   for (const Violation& violation : verify(lowered, Transport::rendezvous()))
-    ADD_FAILURE() << program.name << " with messages: " << violation.sentence;
+    ADD_FAILURE() << program.name << " with messages: " << violation.message;
   expect_timed_as_the_oracles_do(compute, lowered);
   return 1;
 }

@@ -113,7 +113,7 @@ TEST(Heuristics, ZbAuto_KeepsTheLimitPerStage) {
       checks.memory_limit = {limit};
       checks.cost = cost;
       const auto faults = verify(generate("zb-auto", options, costs), checks);
-      EXPECT_TRUE(faults.empty()) << number << " " << limit << ": " << faults.front().sentence;
+      EXPECT_TRUE(faults.empty()) << number << " " << limit << ": " << faults.front().message;
     }
     options.memory_limit = least - 0.5;
     EXPECT_THROW((void)generate("zb-auto", options, costs), InvalidArgument) << number;
@@ -159,7 +159,7 @@ TEST(Heuristics, KeepTheLimitInsideTheirPasses) {
         cost.memory_weight.assign(stages, options.memory_weight * share);
         const VerifyOptions checks{.memory_limit = {*options.memory_limit}, .cost = cost};
         const auto faults = verify(program, checks);
-        EXPECT_TRUE(faults.empty()) << name << " " << number << ": " << faults.front().sentence;
+        EXPECT_TRUE(faults.empty()) << name << " " << number << ": " << faults.front().message;
         ++found;
       } catch (const InvalidArgument&) {
         continue;  // nothing found under this limit

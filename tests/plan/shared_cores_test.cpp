@@ -254,11 +254,11 @@ TEST(SharedCores, AProgramThatCannotProceedSaysTheSame) {
   Program stuck = one_f_one_b(2, 2);
   std::swap(stuck.ranks[1][0], stuck.ranks[1][1]);
   Cost cost = Cost::unit(stuck.shape);
-  const std::string sentence = std::get<Deadlock>(simulate(Graph(stuck), cost)).message();
+  const std::string message = std::get<Deadlock>(simulate(Graph(stuck), cost)).message();
 
   cost.cores = 1;
 
-  EXPECT_EQ(std::get<Deadlock>(simulate(Graph(stuck), cost)).message(), sentence);
+  EXPECT_EQ(std::get<Deadlock>(simulate(Graph(stuck), cost)).message(), message);
 }
 
 TEST(SharedCores, StepsInARowNeedABarrier) {

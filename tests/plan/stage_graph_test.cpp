@@ -129,7 +129,7 @@ TEST(StageGraph, MessagesOfAChainAreThoseOfTheNeighbours) {
   EXPECT_EQ(message.edge, 0);
 }
 
-TEST(StageGraph, WhatIsNoGraphIsRefusedWithASentence) {
+TEST(StageGraph, WhatIsNoGraphIsRefusedWithAMessage) {
   const auto refusal = [](int stages, std::vector<StageEdge> edges) {
     try {
       static_cast<void>(StageGraph(shape_of(stages, std::move(edges))));
@@ -161,7 +161,7 @@ TEST(StageGraph, VerifyReportsEdgesThatAreNone) {
   const auto violations = verify(program);
 
   ASSERT_EQ(violations.size(), 1U);
-  EXPECT_THAT(violations[0].sentence, HasSubstr("does not lead to a later stage"));
+  EXPECT_THAT(violations[0].message, HasSubstr("does not lead to a later stage"));
 }
 
 TEST(StageGraph, APlanFileCarriesEdgesAndAChainNeedsNone) {

@@ -37,7 +37,7 @@ std::string refusal(std::vector<StageTie> ties) {
   return "accepted";
 }
 
-TEST(Ties, ThatCannotBeAreRefusedInOneSentence) {
+TEST(Ties, ThatCannotBeAreRefusedInOneMessage) {
   EXPECT_EQ(
       refusal({tie({{Stage{0}, "a"}, {Stage{2}, "b"}}), tie({{Stage{1}, "c"}, {Stage{1}, "d"}})}),
       "accepted");
@@ -57,7 +57,7 @@ TEST(Ties, ThatCannotBeAreRefusedInOneSentence) {
 TEST(Ties, AreInThePlanFileAndItsHash) {
   const Program program = tied(3, {tie({{Stage{0}, "first"}, {Stage{2}, "last"}})});
   const ParsedPlan read = read_plan(write_plan({program, {}}));
-  ASSERT_TRUE(read.plan) << read.diagnostics.front().sentence;
+  ASSERT_TRUE(read.plan) << read.diagnostics.front().message;
   EXPECT_EQ(read.plan->program, program);
   EXPECT_NE(plan_hash(program), plan_hash(one_f_one_b(3, 2)));
   EXPECT_NE(plan_hash(program),
@@ -73,7 +73,7 @@ std::string fault_of(const std::string& ties) {
   EXPECT_NE(at, std::string::npos) << text;
   text.replace(at, good.size(), ties);
   const ParsedPlan read = read_plan(text);
-  return read.diagnostics.empty() ? "read" : read.diagnostics.front().sentence;
+  return read.diagnostics.empty() ? "read" : read.diagnostics.front().message;
 }
 
 TEST(Ties, ThatAFileSaysWronglyAreFoundWhereTheyStand) {

@@ -40,7 +40,7 @@ inline std::string disagreement(std::span<const std::uint8_t> bytes, int& silent
   if (!violations.empty()) {
     const bool order_only = violations.front().rule == Rule::Order;
     return order_only && naive
-               ? "verify sees a cycle where the replay ends: " + violations.front().sentence
+               ? "verify sees a cycle where the replay ends: " + violations.front().message
                : "";
   }
   ++silent;

@@ -1,4 +1,4 @@
-// The verifier: one broken rule at a time, with its exact sentence.
+// The verifier: one broken rule at a time, with its exact message.
 #include "millrace/scheduler/plan/verify.hpp"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ std::string text(const std::vector<Violation>& violations) {
     result += (result.empty() ? "" : "\n") + std::string("rule ") +
               std::to_string(static_cast<int>(each.rule)) + ", rank " +
               std::to_string(each.rank.value) + ", position " + std::to_string(each.position) +
-              ": " + each.sentence;
+              ": " + each.message;
   return result;
 }
 
@@ -232,7 +232,7 @@ TEST(Accumulation, NamesTheFirstStageThatBreaksTheOrder) {
 
   EXPECT_FALSE(result.ascending);
   EXPECT_EQ(result.broken, Stage{1});
-  EXPECT_EQ(result.sentence, "stage 1 adds the gradient of 1B0 after that of micro-batch 1");
+  EXPECT_EQ(result.message, "stage 1 adds the gradient of 1B0 after that of micro-batch 1");
 }
 
 TEST(Capacity, OneFOneBNeedsOnePlacePerChannel) {

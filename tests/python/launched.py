@@ -38,7 +38,7 @@ class Layer(millrace.Stage):
         unit.kept = [x, y]
         if unit.targets is not None:
             unit.kept.append(y - unit.targets[0])
-            unit.add_loss(0.5 * float(np.square(unit.kept[2]).sum()), len(x), correct=1, judged=2)
+            unit.add_loss(0.5 * float(np.square(unit.kept[2]).sum()), len(x), correct=1, evaluated=2)
         return y
 
     def backward_input(self, unit, *gradients):

@@ -149,7 +149,7 @@ def test_a_broken_program_is_explained_as_by_the_command(command, tmp_path):
     assert len(said) == len(violations) > 0
     for theirs, ours in zip(said, violations):
         assert theirs["rule"] == ours.rule == millrace.Rule.COMPLETENESS
-        assert theirs["sentence"] == ours.sentence == str(ours)
+        assert theirs["sentence"] == ours.message == str(ours)
         assert (theirs["rank"], theirs["position"], theirs["action"]) == (ours.rank, ours.position, ours.action)
 
 

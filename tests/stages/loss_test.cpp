@@ -120,7 +120,7 @@ TEST(EveryLoss, WeightN_EqualsNTargets) {
 
   EXPECT_NEAR(weighed.sum.sum, repeated.sum.sum, 1e-14);
   EXPECT_EQ(weighed.sum.weight, 3);
-  EXPECT_EQ(weighed.sum.judged, 2);
+  EXPECT_EQ(weighed.sum.evaluated, 2);
   EXPECT_EQ(weighed.gradient.as<double>()[4], 0);
   EXPECT_NEAR(weighed.gradient.as<double>()[0], 2 * repeated.gradient.as<double>()[0], 1e-15);
   EXPECT_EQ(

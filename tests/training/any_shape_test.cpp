@@ -196,7 +196,7 @@ TEST_P(AnyShapeOn, Training_HasWeightsOfOneRank) {
     Trainer trainer(causal_model(), options.pipeline, options);
     trainer.fit(data);
     const Score score = trainer.evaluate(data, 7);
-    EXPECT_EQ(score.loss.judged, 158);  // of 198 positions the 40 of weight 0 are not looked at
+    EXPECT_EQ(score.loss.evaluated, 158);  // of 198 positions the 40 of weight 0 are not looked at
     return trainer.weights_hash() + " " + std::to_string(score.mean_loss());
   };
   TestOptions alone = options_for("seq-1f1b", 1, 3);

@@ -195,8 +195,8 @@ TEST(Lengths, AreJudgedDocumentByDocumentWithExactWeights) {
   Trainer trainer = trainer_of(model, options_of("1f1b", "sequential", 2));
   const Score score = trainer.evaluate(data.test);
   EXPECT_EQ(score.samples, data.test.size());
-  EXPECT_EQ(score.loss.judged, static_cast<std::int64_t>(text_of_targets(data.test).size()));
-  EXPECT_EQ(score.loss.weight, static_cast<double>(score.loss.judged));
+  EXPECT_EQ(score.loss.evaluated, static_cast<std::int64_t>(text_of_targets(data.test).size()));
+  EXPECT_EQ(score.loss.weight, static_cast<double>(score.loss.evaluated));
   const Score one_by_one = trainer.evaluate(data.test, 1);
   EXPECT_NEAR(one_by_one.loss.sum, score.loss.sum, 1e-6 * score.loss.sum);
   EXPECT_THAT([&] { (void)trainer.predict(data.test); },

@@ -122,13 +122,13 @@ TEST(Padding, ChangesNoLossAndNoGradient) {
       tokens += static_cast<double>((*data.train.windows.documents)[i].positions);
     const Found alone = run_through(model, micro_batches(data.train, 9, 9, 0), tokens);
     EXPECT_EQ(alone.loss.weight, tokens);
-    EXPECT_EQ(alone.loss.judged, static_cast<std::int64_t>(tokens));
+    EXPECT_EQ(alone.loss.evaluated, static_cast<std::int64_t>(tokens));
     for (const int count : {1, 3})
       for (const std::int64_t more : {0, 1, 5}) {
         const Found padded = run_through(model, micro_batches(data.train, 9, count, more), tokens);
         EXPECT_NEAR(padded.loss.sum, alone.loss.sum, 1e-6 * alone.loss.sum) << form << more;
         EXPECT_EQ(padded.loss.weight, tokens);
-        EXPECT_EQ(padded.loss.judged, alone.loss.judged);
+        EXPECT_EQ(padded.loss.evaluated, alone.loss.evaluated);
         for (const auto& [name, gradient] : alone.gradients)
           EXPECT_LT(difference(gradient, padded.gradients.at(name)), 1e-5)
               << name << form << ", " << count << " micro-batches, " << more << " more";

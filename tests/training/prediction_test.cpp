@@ -130,7 +130,7 @@ TEST(Accuracy, IsAShareOfWhatTheLossJudged) {
 }
 
 TEST(Accuracy, OfClassesIsAShareOfTargets) {
-  const Score score{.loss = {.sum = 1, .weight = 12, .correct = 9, .judged = 12}, .samples = 3};
+  const Score score{.loss = {.sum = 1, .weight = 12, .correct = 9, .evaluated = 12}, .samples = 3};
   EXPECT_DOUBLE_EQ(score.accuracy(), 0.75);
 }
 

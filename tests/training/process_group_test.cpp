@@ -32,7 +32,7 @@ struct Knowledge {
   std::vector<std::size_t> peaks;
   std::vector<std::int64_t> samples;
   std::int64_t correct = 0;
-  std::int64_t judged = 0;
+  std::int64_t predictions = 0;
   std::int64_t evaluated = 0;
   std::string failure;
   std::set<std::string> agreements;  // what this rank said in them
@@ -93,7 +93,7 @@ Knowledge learn(Trainer& trainer) {
   known.hash = trainer.weights_hash();
   const Score score = trainer.evaluate(data, 17);
   known.correct = score.loss.correct;
-  known.judged = score.loss.judged;
+  known.predictions = score.loss.evaluated;
   known.evaluated = score.samples;
   return known;
 }
@@ -141,7 +141,7 @@ TEST(ProcessGroup, OneProcessPerRank_EqualsOneProcess) {
     EXPECT_EQ(mine.peaks, expected.peaks);
     EXPECT_EQ(mine.samples, expected.samples);
     EXPECT_EQ(mine.correct, expected.correct);
-    EXPECT_EQ(mine.judged, 60);
+    EXPECT_EQ(mine.predictions, 60);
     EXPECT_EQ(mine.evaluated, 60);
   }
   // What a report would name if somebody stopped there.

@@ -57,7 +57,7 @@ ordered_json json_of(const PartialUpdate& partial) {
           {"loss", hex_text(partial.loss.sum)},
           {"loss_weight", hex_text(partial.loss.weight)},
           {"correct", partial.loss.correct},
-          {"judged", partial.loss.judged}};
+          {"judged", partial.loss.evaluated}};
 }
 
 ordered_json json_of(const CheckpointTensor& tensor) {
@@ -166,7 +166,7 @@ PartialUpdate partial_of(const json& value, const std::string& what) {
   partial.loss.sum = members.real("loss");
   partial.loss.weight = members.real("loss_weight");
   partial.loss.correct = members.count("correct");
-  partial.loss.judged = members.count("judged");
+  partial.loss.evaluated = members.count("judged");
   members.require_no_more();
   return partial;
 }

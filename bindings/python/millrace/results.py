@@ -79,11 +79,11 @@ class Violation:
     rank: int
     position: int
     action: str
-    sentence: str
+    message: str
     others: tuple[tuple[int, int], ...]
 
     def __str__(self) -> str:
-        return self.sentence
+        return self.message
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Accumulation:
 
     ascending: bool
     broken: int | None
-    sentence: str
+    message: str
 
 
 @dataclass(frozen=True)

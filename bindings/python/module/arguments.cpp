@@ -2,14 +2,12 @@
 #include "module/arguments.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <pybind11/numpy.h>
 
 #include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/core/whole_file.hpp"
-#include "millrace/scheduler/plan/costs.hpp"
 
 namespace millrace::python {
 

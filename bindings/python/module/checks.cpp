@@ -151,7 +151,7 @@ py::list violation_objects(const std::vector<Violation>& violations, const Progr
              "rank"_a = violation.rank.value,
              "position"_a = violation.position,
              "action"_a = there ? to_string(program.ranks[rank][violation.position]) : "",
-             "sentence"_a = violation.sentence,
+             "message"_a = violation.message,
              "others"_a = py::tuple(others)));
   }
   return objects;
@@ -162,7 +162,7 @@ py::object accumulation_object(const Program& program) {
   return made("Accumulation",
               "ascending"_a = order.ascending,
               "broken"_a = order.broken ? py::cast(order.broken->value) : py::object(py::none()),
-              "sentence"_a = order.sentence);
+              "message"_a = order.message);
 }
 
 void bind_checks(ProgramClass& program) {

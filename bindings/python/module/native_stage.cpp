@@ -1,7 +1,6 @@
 // A body in a capsule; see native_stage.hpp.
 #include "module/native_stage.hpp"
 
-#include <string>
 #include <utility>
 
 #include "millrace/core/error.hpp"

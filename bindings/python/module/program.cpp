@@ -4,7 +4,6 @@
 #include <pybind11/stl.h>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "module/arguments.hpp"

@@ -6,7 +6,6 @@
 
 #include "millrace/core/error.hpp"
 #include "module/let_go.hpp"
-#include "module/tensors.hpp"
 
 namespace millrace::python {
 

@@ -236,9 +236,9 @@ py::object score_of(const Score& score) {
 }
 
 void add_loss(
-    PythonUnit& unit, double sum, double weight, std::int64_t correct, std::int64_t judged) {
+    PythonUnit& unit, double sum, double weight, std::int64_t correct, std::int64_t evaluated) {
   require(unit.is_last, "add_loss is for the last stage; this one has no targets");
-  unit.loss += {sum, weight, correct, judged};
+  unit.loss += {sum, weight, correct, evaluated};
 }
 
 void bind_unit(py::module_& module) {
@@ -271,7 +271,7 @@ void bind_unit(py::module_& module) {
            "sum"_a,
            "weight"_a,
            "correct"_a = 0,
-           "judged"_a = 0,
+           "evaluated"_a = 0,
            "Adds the unit's loss, summed over `weight` samples; for the last stage's forward.");
 }
 

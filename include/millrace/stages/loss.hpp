@@ -49,7 +49,7 @@ class Loss {
 /// Softmax cross entropy: sum over rows of w (log(sum_j exp(z_j)) - z_t), for logits z [...,
 /// classes] (f32 or f64) and targets t [...] (i32, one class index in [0, classes) per row of
 /// logits), w = 1 without weights. Weight: the sum of w. Gradient: w (softmax(z) - onehot(t)). Of
-/// the rows with w above 0, `judged` counts all and `correct` those whose first largest logit is
+/// the rows with w above 0, `evaluated` counts all and `correct` those whose first largest logit is
 /// z_t. Each row is shifted by its maximum, so no logit overflows. Thread-safety: immutable, share
 /// freely.
 class SoftmaxCrossEntropy final : public Loss {

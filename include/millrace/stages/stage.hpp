@@ -78,14 +78,14 @@ class BlockedSignals;
 struct LossSum {
   double sum = 0;
   double weight = 0;
-  std::int64_t correct = 0;  ///< right predictions, of losses that classify
-  std::int64_t judged = 0;   ///< predictions that may be right or wrong: samples, tokens, ...
+  std::int64_t correct = 0;    ///< right predictions, of losses that classify
+  std::int64_t evaluated = 0;  ///< predictions that may be right or wrong: samples, tokens, ...
 
   LossSum& operator+=(const LossSum& other) {
     sum += other.sum;
     weight += other.weight;
     correct += other.correct;
-    judged += other.judged;
+    evaluated += other.evaluated;
     return *this;
   }
 };

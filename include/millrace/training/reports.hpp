@@ -16,7 +16,7 @@ struct StepReport {
   std::int64_t epoch = 0;        ///< from 0
   std::int64_t batch = 0;        ///< of the mini-batch inside its epoch, from 0
   std::int64_t samples = 0;      ///< rows of the first stage's inputs
-  /// Of the samples of a Batch, padding included, where this process has data; loss.judged are
+  /// Of the samples of a Batch, padding included, where this process has data; loss.evaluated are
   /// those of them that count.
   std::int64_t positions = 0;
   LossSum loss;              ///< over the mini-batch; its mean is sum / weight
@@ -80,10 +80,10 @@ struct Score {
   std::int64_t samples = 0;  ///< rows of the first stage's inputs
 
   [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
-  /// Share of right predictions among those that the loss judged, one per target; of a loss that
+  /// Share of right predictions among those that the loss evaluated, one per target; of a loss that
   /// does not count them, among its weight.
   [[nodiscard]] double accuracy() const {
-    const double of = loss.judged > 0 ? static_cast<double>(loss.judged) : loss.weight;
+    const double of = loss.evaluated > 0 ? static_cast<double>(loss.evaluated) : loss.weight;
     return of > 0 ? static_cast<double>(loss.correct) / of : 0;
   }
 };

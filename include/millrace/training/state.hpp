@@ -36,7 +36,7 @@ struct PartialUpdate {
     return one.micro_batches == other.micro_batches && one.copies == other.copies &&
            one.samples == other.samples && one.loss.sum == other.loss.sum &&
            one.loss.weight == other.loss.weight && one.loss.correct == other.loss.correct &&
-           one.loss.judged == other.loss.judged;
+           one.loss.evaluated == other.loss.evaluated;
   }
 };
 

@@ -166,7 +166,7 @@ ParsedCosts read_costs(std::string_view text, Members members) {
   try {
     return {read_document(parsed.document, members), {}};
   } catch (const JsonFault& fault) {
-    return {std::nullopt, {located(text, fault.path, fault.sentence)}};
+    return {std::nullopt, {located(text, fault.path, fault.message)}};
   }
 }
 

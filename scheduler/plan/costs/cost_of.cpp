@@ -6,7 +6,6 @@
 
 #include "millrace/core/error.hpp"
 #include "plan/costs/costs.hpp"
-#include "plan/text/number_text.hpp"
 
 namespace millrace {
 

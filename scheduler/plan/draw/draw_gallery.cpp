@@ -1,5 +1,4 @@
 // The page of all schedules: words from the catalogue, pictures from draw_svg; see gallery.hpp.
-#include <algorithm>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "plan/draw/picture.hpp"
-
 namespace millrace::picture {
 
 void SvgCanvas::text(double x, double y, const std::string& words, const std::string& attributes) {

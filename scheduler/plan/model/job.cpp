@@ -1,7 +1,6 @@
 // Prices an open graph: ticks and memory of its nodes, delays of its edges, and who uses what.
 #include "plan/model/job.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>

@@ -5,7 +5,6 @@
 // receive is reached. The other placement, receive right before use, needs room in the channels.
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "millrace/core/error.hpp"

@@ -128,10 +128,6 @@ class Copier {
   Program result_;
 };
 
-}  // namespace
-
-namespace {
-
 Action reduction_of(const plan::Copy& copy) {
   return {
       Op::ReduceGrad, false, static_cast<std::uint8_t>(copy.replica.value), 0, copy.stage, {}, {}};

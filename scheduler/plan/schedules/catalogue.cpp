@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <vector>
 
 #include "core/edit_distance.hpp"
 #include "millrace/core/error.hpp"

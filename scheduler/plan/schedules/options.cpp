@@ -1,7 +1,6 @@
 // Refusals of options that no schedule, or not this one, can take.
 #include "plan/schedules/options.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <fmt/format.h>
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "plan/schedules/families.hpp"
 #include "plan/schedules/timetable.hpp"

@@ -1,7 +1,6 @@
 // ZB auto (Qi et al. 2023, section 3 and the zero-bubble project): decide forward by forward and
 // backward by backward, fill every wait with owed weight halves, keep within the memory limit.
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
 #include <vector>

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 
 namespace millrace::plan {
@@ -166,10 +165,6 @@ class Collector {
   generators::Request base_;
   std::vector<Candidate> candidates_;
 };
-
-}  // namespace
-
-namespace {
 
 void require_asked_for(const Program& from, const SearchOptions& options) {
   const Shape& shape = from.shape;

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
-#include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/model/stage_sums.hpp"
 #include "plan/schedules/list_order.hpp"

@@ -12,7 +12,6 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/optimum.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
-#include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 
 namespace millrace {
@@ -35,7 +34,7 @@ void fill(SweepRow& row, const Program& program, const SweepPoint& point) {
   }
   const std::vector<Violation> violations = verify(graph, checks);
   row.valid = violations.empty();
-  if (!row.valid) row.reason = violations.front().sentence;
+  if (!row.valid) row.reason = violations.front().message;
   row.same_bits = accumulation(program).ascending;
 }
 

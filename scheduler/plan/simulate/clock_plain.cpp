@@ -1,7 +1,6 @@
 // The clock's fast path: an action takes its ticks and its result arrives after one latency, with
 // no pairs, reductions, speeds or factors. The replay touches as few arrays as possible, because
 // with many ranks each of them is a cache miss: the intervals themselves say what has run.
-#include <algorithm>
 
 #include "plan/simulate/clock.hpp"
 

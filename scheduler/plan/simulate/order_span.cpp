@@ -122,10 +122,6 @@ std::size_t longest(const Timeline& timeline, const std::vector<double>& starts,
   return rank;
 }
 
-}  // namespace
-
-namespace {
-
 /// What the passes of all ranks take.
 double work_of(const Program& program, const Cost& cost) {
   double work = 0;

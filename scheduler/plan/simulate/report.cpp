@@ -1,7 +1,6 @@
 // Evaluates a timeline: makespan and span, busy and idle time by cause. Figures are differences and
 // sums of ticks, so they are exact when the ticks are integers.
 #include <algorithm>
-#include <string>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"

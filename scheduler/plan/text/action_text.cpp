@@ -19,9 +19,9 @@ std::vector<Action> parse_actions(std::string_view text) {
   while (from < text.size()) {
     const std::size_t end = std::min(text.find_first_of(" \t\r\n+", from), text.size());
     const ScannedAction scanned = scan_action(text.substr(from, end - from), ActionGrammar::Plan);
-    require(scanned.sentence.empty(), [&] {
+    require(scanned.message.empty(), [&] {
       return "action " + std::to_string(actions.size()) + ", " +
-             quoted(text.substr(from, end - from)) + ": " + scanned.sentence;
+             quoted(text.substr(from, end - from)) + ": " + scanned.message;
     });
     actions.push_back(scanned.action);
     open = end < text.size() && text[end] == '+';
@@ -80,10 +80,10 @@ ScannedAction good(const Action& action) {
   return scanned;
 }
 
-ScannedAction fault(const Cursor& cursor, std::string sentence) {
+ScannedAction fault(const Cursor& cursor, std::string message) {
   ScannedAction scanned;
   scanned.offset = cursor.at;
-  scanned.sentence = std::move(sentence);
+  scanned.message = std::move(message);
   return scanned;
 }
 
@@ -174,7 +174,7 @@ ScannedAction scan_action(std::string_view text, ActionGrammar grammar) {
     action.op = *op;
     scanned = has_unit(*op) ? scan_unit(cursor, action, grammar) : good(action);
   }
-  if (scanned.sentence.empty() && !cursor.done())
+  if (scanned.message.empty() && !cursor.done())
     return fault(cursor,
                  "unexpected " + quoted(text.substr(cursor.at)) + " after " +
                      std::string(text.substr(0, cursor.at)));

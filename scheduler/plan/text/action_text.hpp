@@ -13,21 +13,21 @@ namespace millrace {
 
 enum class ActionGrammar { Csv, OldCsv, Plan };
 
-/// The outcome of scanning one action: `sentence` is empty exactly when `action` is good.
+/// The outcome of scanning one action: `message` is empty exactly when `action` is good.
 struct ScannedAction {
   Action action;
   std::size_t offset = 0;   ///< of the fault, from the start of the text
-  std::string sentence;     ///< the fault
+  std::string message;      ///< the fault
   bool old_letter = false;  ///< the fault is BW, which the old letters have
   bool sharding = false;    ///< UNSHARD or RESHARD: well-formed, but not an action of ours
 };
 
 [[nodiscard]] ScannedAction scan_action(std::string_view text, ActionGrammar grammar);
 
-/// "'x'" or "byte 0xEF", for sentences.
+/// "'x'" or "byte 0xEF", for messages.
 [[nodiscard]] std::string quoted(char byte);
 
-/// A piece of the user's text for a sentence: quoted, cut after 20 bytes, control bytes as '?'.
+/// A piece of the user's text for a message: quoted, cut after 20 bytes, control bytes as '?'.
 [[nodiscard]] std::string quoted(std::string_view text);
 
 }  // namespace millrace

@@ -2,7 +2,6 @@
 #include "plan/text/json_fault.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 namespace millrace {
@@ -108,12 +107,12 @@ std::size_t json_place(std::string_view text, const std::vector<JsonStep>& path)
 
 }  // namespace
 
-Diagnostic at_offset(std::string_view text, std::size_t offset, std::string sentence) {
+Diagnostic at_offset(std::string_view text, std::size_t offset, std::string message) {
   const std::string_view before = text.substr(0, std::min(offset, text.size()));
   const std::size_t newline = before.rfind('\n');
   const auto lines = static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
   const std::size_t start = newline == std::string_view::npos ? 0 : newline + 1;
-  return {lines + 1, before.size() - start + 1, std::move(sentence)};
+  return {lines + 1, before.size() - start + 1, std::move(message)};
 }
 
 namespace {
@@ -158,9 +157,9 @@ ParsedJson parse_json(std::string_view text) {
 
 Diagnostic located(std::string_view text,
                    const std::vector<JsonStep>& path,
-                   std::string sentence,
+                   std::string message,
                    std::size_t beyond) {
-  return at_offset(text, json_place(text, path) + beyond, std::move(sentence));
+  return at_offset(text, json_place(text, path) + beyond, std::move(message));
 }
 
 }  // namespace millrace

@@ -22,7 +22,7 @@ using JsonStep = std::variant<std::string_view, std::size_t>;
 /// document, which must outlive it.
 struct JsonFault {
   std::vector<JsonStep> path;
-  std::string sentence;
+  std::string message;
 };
 
 struct ParsedJson {
@@ -34,14 +34,14 @@ struct ParsedJson {
 /// others, or a number beyond every type (1e999), for which the JSON library gives no place.
 [[nodiscard]] ParsedJson parse_json(std::string_view text);
 
-/// The sentence with the line and column of the byte at `offset`.
-[[nodiscard]] Diagnostic at_offset(std::string_view text, std::size_t offset, std::string sentence);
+/// The message with the line and column of the byte at `offset`.
+[[nodiscard]] Diagnostic at_offset(std::string_view text, std::size_t offset, std::string message);
 
-/// The sentence with the line and column of the value at `path` (and `beyond` bytes further) in the
+/// The message with the line and column of the value at `path` (and `beyond` bytes further) in the
 /// valid JSON `text`.
 [[nodiscard]] Diagnostic located(std::string_view text,
                                  const std::vector<JsonStep>& path,
-                                 std::string sentence,
+                                 std::string message,
                                  std::size_t beyond = 0);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Numbers of sentences: as short as they are, whatever their size.
+// Numbers of messages: as short as they are, whatever their size.
 #pragma once
 
 #include <array>

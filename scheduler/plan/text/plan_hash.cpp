@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -34,16 +34,16 @@ class PlanReader {
     try {
       read_document();
     } catch (const JsonFault& fault) {
-      complain(fault.path, fault.sentence);
+      complain(fault.path, fault.message);
     }
     if (!diagnostics_.empty()) return {std::nullopt, std::move(diagnostics_)};
     return {std::move(plan_), {}};
   }
 
  private:
-  void complain(const std::vector<JsonStep>& path, std::string sentence, std::size_t beyond = 0) {
+  void complain(const std::vector<JsonStep>& path, std::string message, std::size_t beyond = 0) {
     if (diagnostics_.size() < kMostDiagnostics)
-      diagnostics_.push_back(located(text_, path, std::move(sentence), beyond));
+      diagnostics_.push_back(located(text_, path, std::move(message), beyond));
   }
 
   static const json& field(const json& object, std::vector<JsonStep> path, std::string_view name) {
@@ -118,8 +118,8 @@ class PlanReader {
       const std::size_t end = std::min(text.find_first_of(" +", from), text.size());
       ScannedAction scanned = scan_action(text.substr(from, end - from), ActionGrammar::Plan);
       const std::size_t column = from + 1;  // beyond the quote
-      if (!scanned.sentence.empty())
-        complain({"program", rank}, std::move(scanned.sentence), column + scanned.offset);
+      if (!scanned.message.empty())
+        complain({"program", rank}, std::move(scanned.message), column + scanned.offset);
       scanned.action.with_next = end < text.size() && text[end] == '+';
       plan_.program.ranks.back().push_back(scanned.action);
       from = end + 1;

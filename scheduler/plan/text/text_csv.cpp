@@ -52,9 +52,9 @@ class CsvReader {
   }
 
  private:
-  void complain(Place place, std::string sentence, CsvCure cure = CsvCure::None) {
+  void complain(Place place, std::string message, CsvCure cure = CsvCure::None) {
     if (diagnostics_.size() < kMostFaultyLines)
-      diagnostics_.push_back({place.line, place.column, std::move(sentence), cure});
+      diagnostics_.push_back({place.line, place.column, std::move(message), cure});
   }
 
   void read_line(std::string_view line, std::size_t number) {
@@ -102,9 +102,9 @@ class CsvReader {
   void read_action(Piece piece, std::size_t line, bool with_next) {
     ScannedAction scanned = scan_action(piece.text, grammar_);
     const Place place{line, piece.column + scanned.offset};
-    if (!scanned.sentence.empty())
+    if (!scanned.message.empty())
       return complain(place,
-                      std::move(scanned.sentence),
+                      std::move(scanned.message),
                       scanned.old_letter ? CsvCure::OldLetters : CsvCure::None);
     if (scanned.sharding && options_.skip_sharding) return;
     if (scanned.sharding)
@@ -212,7 +212,7 @@ void require_sayable(const Program& program) {
 
 std::string to_string(const Diagnostic& diagnostic) {
   return std::to_string(diagnostic.line) + ":" + std::to_string(diagnostic.column) + ": " +
-         diagnostic.sentence;
+         diagnostic.message;
 }
 
 ParsedProgram read_csv(std::string_view text, const CsvOptions& options) {

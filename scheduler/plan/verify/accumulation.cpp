@@ -41,7 +41,7 @@ Accumulation accumulation(const Program& program) {
         Stage{stage},
         "stage " + std::to_string(stage) + " adds two partial sums, one of each of its copies"};
   }
-  if (result.ascending) result.sentence = "every stage adds its gradients in ascending order";
+  if (result.ascending) result.message = "every stage adds its gradients in ascending order";
   return result;
 }
 

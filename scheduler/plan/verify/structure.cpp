@@ -57,8 +57,8 @@ std::vector<Violation> Structure::check() {
   return violations_;
 }
 
-void Structure::report(Rule rule, Rank rank, std::size_t position, std::string sentence) {
-  violations_.push_back({rule, rank, position, std::move(sentence)});
+void Structure::report(Rule rule, Rank rank, std::size_t position, std::string message) {
+  violations_.push_back({rule, rank, position, std::move(message)});
 }
 
 Rank Structure::home(const Action& action) const {
@@ -72,8 +72,8 @@ const Action& Structure::at(Rank rank, Node node) const {
 /// The shape itself. Returns whether the lists can be looked at.
 bool Structure::frame() {
   const Shape& shape = program_.shape;
-  const auto refuse = [&](Rule rule, const std::string& sentence) {
-    report(rule, Rank{0}, 0, sentence);
+  const auto refuse = [&](Rule rule, const std::string& message) {
+    report(rule, Rank{0}, 0, message);
     return false;
   };
   if (program_.ranks.size() != static_cast<std::size_t>(shape.ranks))

@@ -34,7 +34,7 @@ class Structure {
   void messages();
   void message(const Action& producer, Node made, const StageLink& link);
 
-  void report(Rule rule, Rank rank, std::size_t position, std::string sentence);
+  void report(Rule rule, Rank rank, std::size_t position, std::string message);
   void report_missing(Rule rule, const Action& action);
   [[nodiscard]] const Action& at(Rank rank, Node node) const;
   [[nodiscard]] Rank home(const Action& action) const;
@@ -53,7 +53,7 @@ class Structure {
   bool outside_ = false;
 };
 
-/// Whether outside() has nothing to say; without building a sentence, for it is asked per action.
+/// Whether outside() has nothing to say; without building a message, for it is asked per action.
 inline bool Structure::inside(Rank rank, const Action& action) const {
   const Shape& shape = program_.shape;
   if (action.op == Op::OptimizerStep) return true;

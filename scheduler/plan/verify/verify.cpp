@@ -35,8 +35,8 @@ class OrderCheck {
   }
 
  private:
-  void report(Rule rule, Node node, std::string sentence) {
-    violations_.push_back({rule, graph_.rank(node), graph_.position(node), std::move(sentence)});
+  void report(Rule rule, Node node, std::string message) {
+    violations_.push_back({rule, graph_.rank(node), graph_.position(node), std::move(message)});
   }
 
   void also(Node node) {
@@ -109,7 +109,7 @@ class OrderCheck {
         return std::binary_search(channel.sends.begin(), channel.sends.end(), wait.node);
       });
       const int room = depth[static_cast<std::size_t>(full - channels.begin())];
-      violations_.back().sentence +=
+      violations_.back().message +=
           "; " + channel_name(*full) + " has room for " + std::to_string(room);
     }
   }

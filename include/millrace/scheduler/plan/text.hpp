@@ -22,7 +22,7 @@ enum class CsvCure : std::uint8_t { None, OldLetters, SkipSharding };
 struct Diagnostic {
   std::size_t line = 1;
   std::size_t column = 1;
-  std::string sentence;
+  std::string message;
   CsvCure cure = CsvCure::None;
 
   friend bool operator==(const Diagnostic&, const Diagnostic&) = default;

@@ -38,7 +38,7 @@ struct Violation {
   Rule rule = Rule::Placement;
   Rank rank;
   std::size_t position = 0;  ///< index in the rank's list; its length where something is missing
-  std::string sentence;
+  std::string message;
   /// The other actions of the fault: the rest of a cycle, or what should have come first.
   std::vector<ActionPlace> others = {};
 };
@@ -118,7 +118,7 @@ struct ChannelCapacity {
 struct Accumulation {
   bool ascending = true;
   std::optional<Stage> broken;  ///< first stage whose order is another one
-  std::string sentence;
+  std::string message;
 };
 
 /// Looks at the lists as they stand, also of a program that verify objects to. Throws
