@@ -39,7 +39,7 @@ RandomCase random_case(int number) {
   return {test::RandomOrder(drawn.shape, drawn.cost, number).draw(), std::move(drawn.cost)};
 }
 
-/// Ticks per step over so many steps that every cycle of up to four ranks closes.
+/// Ticks per step over enough steps that every cycle of up to four ranks closes.
 double slope(const Program& program, const Cost& cost) {
   constexpr std::size_t steps = 372, round = 12;
   const Iterations run = simulate_iterations(Graph(program), cost, steps, Barrier::No);
