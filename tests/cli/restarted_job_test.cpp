@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <set>
 
 #include <gmock/gmock.h>
@@ -60,37 +61,40 @@ struct Saved {
   bool writes = false;
 };
 
-/// A job of a number of processes, with what it left in the folder of --save.
+/// A job that is disturbed; `seed` draws moments and victims.
 struct Job {
   const char* flags;
   std::size_t processes;
   const char* work;
+  std::uint64_t seed;
 };
 
 enum class Moment { Start, Save, Step };
 
 /// One start in five, one save in five. Never twice at the start: that makes no progress.
-Moment moment_of(std::uint32_t kill) {
-  const auto draw = [](std::uint32_t i) {
-    return random_below({.seed = 35, .purpose = Purpose::Test}, i, 5);
+Moment moment_of(std::uint64_t seed, std::uint32_t kill) {
+  const auto draw = [&](std::uint32_t i) {
+    return random_below({.seed = seed, .purpose = Purpose::Test}, i, 5);
   };
-  if (draw(kill) == 0 && (kill == 0 || moment_of(kill - 1) != Moment::Start)) return Moment::Start;
+  if (draw(kill) == 0 && (kill == 0 || moment_of(seed, kill - 1) != Moment::Start))
+    return Moment::Start;
   return draw(kill) == 1 ? Moment::Save : Moment::Step;
 }
 
 /// Kills one process of the job after the other, each in an attempt of its own.
 class Killer {
  public:
-  Killer(const Command& job, std::size_t processes, std::string folder)
-      : job_(job), processes_(processes), folder_(std::move(folder)) {}
+  Killer(const Command& command, const Job& job, std::string folder)
+      : command_(command), job_(job), folder_(std::move(folder)) {}
 
   /// False if the job had ended before.
   bool kill(std::uint32_t number) {
     const std::vector<pid_t> workers = next_workers();
     if (workers.empty()) return false;
-    await(moment_of(number), number);
-    const auto victim = random_below(
-        {.seed = 36, .purpose = Purpose::Test}, number, static_cast<std::uint32_t>(processes_));
+    await(moment_of(job_.seed, number), number);
+    const auto victim = random_below({.seed = job_.seed + 100, .purpose = Purpose::Test},
+                                     number,
+                                     static_cast<std::uint32_t>(job_.processes));
     ::kill(workers[victim], SIGKILL);
     return true;
   }
@@ -100,34 +104,35 @@ class Killer {
  private:
   /// Of the next attempt; empty if there is none.
   std::vector<pid_t> next_workers() {
-    while (!job_.has_ended()) {
-      const std::vector<pid_t> workers = job_.workers(processes_);
+    while (!command_.has_ended()) {
+      const std::vector<pid_t> workers = command_.workers(job_.processes);
       const bool is_new =
-          workers.size() == processes_ &&
+          workers.size() == job_.processes &&
           std::ranges::none_of(workers, [&](pid_t id) { return seen_.contains(id); });
       if (!is_new) continue;
       seen_.insert(workers.begin(), workers.end());
+      begun_ = Saved(folder_).newest;
       return workers;
     }
     return {};
   }
 
-  /// After at least one more checkpoint than the last attempt began with, but at the start.
+  /// After at least one more checkpoint than the attempt began with, but at the start.
   void await(Moment moment, std::uint32_t number) {
     if (moment == Moment::Start) return;
-    while (Saved(folder_).newest <= begun_ && !job_.has_ended()) std::this_thread::yield();
-    begun_ = Saved(folder_).newest;
+    while (Saved(folder_).newest <= begun_ && !command_.has_ended()) std::this_thread::yield();
     if (moment == Moment::Save) {
-      while (!Saved(folder_).writes && !job_.has_ended()) std::this_thread::yield();
+      while (!Saved(folder_).writes && !command_.has_ended()) std::this_thread::yield();
       return;
     }
     constexpr std::uint32_t kMicroseconds = 20'000;
-    const auto time = random_below({.seed = 37, .purpose = Purpose::Test}, number, kMicroseconds);
+    const auto time =
+        random_below({.seed = job_.seed + 200, .purpose = Purpose::Test}, number, kMicroseconds);
     std::this_thread::sleep_for(std::chrono::microseconds(time));
   }
 
-  const Command& job_;
-  std::size_t processes_;
+  const Command& command_;
+  const Job& job_;
   std::string folder_;
   std::set<pid_t> seen_;
   long begun_ = 0;
@@ -158,9 +163,10 @@ void kill_at_random(const Job& job) {
 
   Command command(flags + " --restarts 2 -- " + work + " --save " + saved +
                   " --save-every 4 --log " + log);
-  Killer killer(command, job.processes, saved);
+  Killer killer(command, job, saved);
   std::uint32_t killed = 0;
-  while (killed < kills && killer.kill(killed)) ++killed;
+  std::map<Moment, int> moments;
+  for (; killed < kills && killer.kill(killed); ++killed) ++moments[moment_of(job.seed, killed)];
   command.await_end();
   const Outcome outcome = command.end();
 
@@ -186,13 +192,15 @@ void kill_at_random(const Job& job) {
     restarts += record["restarts"].get<std::uint32_t>();
   }
   EXPECT_EQ(restarts, killed);
+  std::cout << killed << " kills, " << moments[Moment::Start] << " at the start, "
+            << moments[Moment::Save] << " while saving\n";
 }
 
 TEST(RestartedJob, RandomKills_LeaveTheWeightsOverEveryTransport) {
-  for (const Job& job : {Job{"--endpoint shm", 2, "-p 2"},
-                         Job{"--endpoint ipc", 2, "-p 2 --schedule zb-h1"},
-                         Job{"--endpoint tcp", 2, "-p 2"},
-                         Job{"--endpoint shm", 4, "-p 2 -d 2 --shard-optimizer"}})
+  for (const Job& job : {Job{"--endpoint shm", 2, "-p 2", 1},
+                         Job{"--endpoint ipc", 2, "-p 2 --schedule zb-h1", 2},
+                         Job{"--endpoint tcp", 2, "-p 2", 3},
+                         Job{"--endpoint shm", 4, "-p 2 -d 2 --shard-optimizer", 4}})
     kill_at_random(job);
 }
 

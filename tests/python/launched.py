@@ -20,6 +20,7 @@ flags.add_argument("--folder", default="")
 flags.add_argument("--resume", action="store_true")
 flags.add_argument("--fit", action="store_true")
 flags.add_argument("--recompute", action="store_true")
+flags.add_argument("--restartable", action="store_true")
 flags = flags.parse_args()
 DEED = flags.deed[1] if flags.deed[0] in ("all", os.environ.get("MILLRACE_RANK", "0")) else ""
 
@@ -91,6 +92,21 @@ def between():
         sys.exit()
 
 
+def fit_or_continue(trainer, x, t):
+    """As a program that may be started again does."""
+    attempt = millrace.join_launch().attempt
+    if attempt > 0:
+        trainer.resume(flags.folder)
+        print("resumed", file=sys.stderr)
+
+    def dies(report):
+        if DEED == "dies later" and attempt == 0 and report.global_step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer.fit(x, t, on_step=dies)
+    print("weights", trainer.weights_hash())
+
+
 def main():
     before()
     made = []
@@ -104,13 +120,15 @@ def main():
     trainer = millrace.Trainer(
         program, layer if flags.made_here else [Layer(number) for number in list(range(stages)) * copies],
         optimizer=millrace.AdamW(0.02), clip_norm=1, save_folder=flags.folder, epochs=2, batch_size=8,
-        recompute=flags.recompute, seed=7 if DEED == "has another seed" else 1)
+        save_every=1 if flags.restartable else None, recompute=flags.recompute, seed=7 if DEED == "has another seed" else 1)
     if flags.resume:
         trainer.resume(flags.folder)
         print("resumed", trainer.global_step, trainer.weights_hash())
         return
     generator = np.random.default_rng(0)
     x, t = generator.normal(0, 1, (13, 6)).astype(np.float32), generator.normal(0, 1, (13, 6)).astype(np.float32)
+    if flags.restartable:
+        return fit_or_continue(trainer, x, t)
     until = time.monotonic() + (90 if DEED == "goes on" else 0)  # whatever becomes of the test that would end it
     for step in itertools.count():
         if step >= 5 and time.monotonic() > until:

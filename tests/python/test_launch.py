@@ -134,6 +134,21 @@ def test_a_restarted_program_has_its_attempt_and_the_bits_of_one(launches, link)
             "checkpoint, if it has one\n") in ran.stderr
 
 
+def test_a_restarted_program_continues_from_what_it_saved(launches, tmp_path):
+    ran = launches.run(["-n", 2, "--restarts", 1],
+                       ["--restartable", "--folder", tmp_path / "saved", "--deed", 1, "dies later"])
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == alone("--restartable", "--folder", tmp_path / "other")
+    assert "; restart 1 in 0.1 s; " in ran.stderr and "resumed" in ran.stderr
+
+
+def test_a_program_that_always_hangs_in_a_step_ends(launches):
+    ran = launches.run(["-n", 2, "--restarts", 9, "--grace", 1, "--action-timeout", 1], ["--deed", 1, "hangs"])
+    assert ran.returncode == 75
+    assert ran.stderr.count("rank 1 hung in step 1; restart ") == 2
+    assert "not started again: the same failure in the same step, 3 times" in ran.stderr
+
+
 def test_a_traceback_in_a_stage_is_in_the_report_with_rank_stage_and_unit(launches):
     ran = launches.run(["-n", 3, "--endpoint", "tcp"], ["--ranks", 3, "--deed", 1, "fails"])
     assert ran.returncode == 1
