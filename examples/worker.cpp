@@ -97,8 +97,7 @@ std::string worker(JoinedRank& rank) {
   const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 4});
   Bodies mine;
   mine.push_back(std::make_unique<Scale>(rank.rank().value, rank.world()));
-  Trainer trainer(rank_parts({program}, std::move(mine), options(), rank.endpoint(), rank.group()),
-                  options());
+  Trainer trainer(rank_parts({program}, std::move(mine), options(), rank.endpoint(), rank.group()));
   Batch batch(samples(), 4);
   StepReport report;
   for (int step = 0; step < 30; ++step) report = trainer.step(batch);

@@ -193,6 +193,7 @@ TrainerParts assemble(const Plan& plan,
       with_ties(plan.program, parts.stages, options.step.tied, group), options.run.recompute);
   parts.executor = executor_at(seat, program, parts.stages, options.run);
   parts.evaluator = executor_at(seat, forward_program(shape), parts.stages, options.run);
+  parts.options = options;
   return parts;
 }
 
@@ -228,6 +229,7 @@ TrainerParts assemble(const ModelSpec& model,
   parts.model = model.text;
   parts.boundaries = plan.boundaries.empty() ? plan.boundaries : boundaries;
   parts.norm_values = norm_values(model, shape.slices);
+  parts.options = options;
   return parts;
 }
 

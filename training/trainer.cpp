@@ -24,11 +24,6 @@ std::shared_ptr<const Optimizer> optimizer_of(const TrainerOptions& options) {
   return make_optimizer(options.step.optimizer);
 }
 
-bool shares_gradients(const TrainerParts& parts) {
-  return std::ranges::any_of(parts.stages,
-                             [](const HostedStage& hosted) { return !hosted.shares.empty(); });
-}
-
 void check(const TrainerOptions& options, const TrainerParts& parts) {
   const Shape& shape = parts.executor->program().shape;
   check_passes(options.step, shape);
@@ -36,11 +31,6 @@ void check(const TrainerOptions& options, const TrainerParts& parts) {
   check_settings(options);
   require(options.fit.steps.value_or(options.fit.epochs) >= 1,
           "training needs at least 1 epoch or 1 step, got 0 of both");
-  require(
-      options.step.shard_optimizer || !shares_gradients(parts),
-      "the parts were made with " + named("shard_optimizer") +
-          ", so that each copy of the pipeline gets the sums of its share of the gradients; the "
-          "trainer is made without it");
   options.step.learning_rate.check();
 }
 
@@ -64,8 +54,8 @@ void set(TrainingState& store, const ParameterGroup& group) {
 
 }  // namespace
 
-Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
-    : options(trainer_options),
+Trainer::State::State(TrainerParts given)
+    : options(given.options),
       optimizer(optimizer_of(options)),
       parts(agreed(std::move(given), options)),
       group(parts.group != nullptr ? *parts.group : alone),
@@ -94,17 +84,16 @@ Trainer::State::State(TrainerParts given, const TrainerOptions& trainer_options)
   if (options.watch.records) watch = std::make_unique<StepWatch>(*parts.executor, group);
 }
 
-Trainer::Trainer(TrainerParts parts, const TrainerOptions& options)
-    : state_(std::make_unique<State>(std::move(parts), options)) {
+Trainer::Trainer(TrainerParts parts) : state_(std::make_unique<State>(std::move(parts))) {
   state_->before_update = &before_update;
   state_->on_gradients = &on_gradients;
 }
 
 Trainer::Trainer(const Plan& plan, Bodies bodies, const TrainerOptions& options)
-    : Trainer(assemble(plan, std::move(bodies), options, {}), options) {}
+    : Trainer(assemble(plan, std::move(bodies), options, {})) {}
 
 Trainer::Trainer(const ModelSpec& model, const Plan& plan, const TrainerOptions& options)
-    : Trainer(assemble(model, plan, options, {}), options) {}
+    : Trainer(assemble(model, plan, options, {})) {}
 
 Trainer::Trainer(const ModelSpec& model,
                  const PipelineOptions& pipeline,

@@ -29,7 +29,7 @@ struct Rates {
 
 /// Thread-safety: externally synchronised.
 struct Trainer::State {
-  State(TrainerParts given, const TrainerOptions& trainer_options);
+  State(TrainerParts given);
 
   [[nodiscard]] bool hosts_loss() const;
   /// Of a mini-batch, over all passes; of one copy of the pipeline, and of all.

@@ -26,8 +26,7 @@ namespace {
 Trainer trainer_of(const TrainJob& job, const TrainPlace& place) {
   if (place.endpoint == nullptr) return Trainer(job.model, job.plan(), job.options);
   const GridPosition position(*place.endpoint, job.grid());
-  return Trainer(rank_parts(job.model, job.plan(), job.options, position, *place.group),
-                 job.options);
+  return Trainer(rank_parts(job.model, job.plan(), job.options, position, *place.group));
 }
 
 /// Progress and results, printed by rank 0.

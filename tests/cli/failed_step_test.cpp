@@ -66,7 +66,7 @@ std::string words_of_rank(int rank,
     const auto endpoint = meet({.url = "ipc://" + directory + "/rendezvous"},
                                ZeroMqListener(link, std::make_shared<ZeroMqContext>()));
     ProcessGroup group(*endpoint);
-    Trainer trainer(parts_on(options, *endpoint, group), options);
+    Trainer trainer(parts_on(options, *endpoint, group));
     trainer.on_save = [&](const SaveReport& report) {
       said += "folder " + report.folder + ", fault " + report.fault + "\n";
     };

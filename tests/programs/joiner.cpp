@@ -71,7 +71,7 @@ int train(const std::string& deed) {
   options.step.seed = 5;
   const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = 4});
   const ModelSpec model = parse_model("mlp:64-16-16-16-10");
-  Trainer trainer(rank_parts(model, {program}, options, rank.endpoint(), rank.group()), options);
+  Trainer trainer(rank_parts(model, {program}, options, rank.endpoint(), rank.group()));
   Batch batch(select_rows(digits(), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}), 4);
   const bool dies = deed == "dies-in-step-3" || (deed == "dies-once" && rank.attempt() == 0);
   for (int step = 0; step < (deed == "goes-on" ? 1'000'000 : 5); ++step) {

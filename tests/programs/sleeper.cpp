@@ -71,8 +71,7 @@ double median_step(JoinedRank& rank, std::chrono::milliseconds pass, std::int64_
   const Program program = generate("1f1b", {.ranks = rank.world(), .micro_batches = kMicroBatches});
   std::vector<std::unique_ptr<StageBody>> mine;
   mine.push_back(std::make_unique<Sleeping>(pass, bytes, rank));
-  Trainer trainer(rank_parts({program}, std::move(mine), options, rank.endpoint(), rank.group()),
-                  options);
+  Trainer trainer(rank_parts({program}, std::move(mine), options, rank.endpoint(), rank.group()));
   Batch batch(make_dataset("nothing",
                            Tensor(DType::F32, {kMicroBatches, 1}),
                            Tensor(DType::F32, {kMicroBatches, 1})),

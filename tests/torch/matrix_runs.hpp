@@ -279,7 +279,7 @@ inline Bits run(const TorchCase& of, Endpoint& endpoint, ProcessGroup& group) {
   const Program program = program_of(of);
   const TrainerOptions options = matrix_options(of);
   TorchCopies copies(of, program, endpoint.rank());
-  Trainer trainer(rank_parts({program}, copies.take(), options, endpoint, group), options);
+  Trainer trainer(rank_parts({program}, copies.take(), options, endpoint, group));
   return train_case(trainer, of, copies);
 }
 

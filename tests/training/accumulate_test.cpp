@@ -74,7 +74,7 @@ Course course_on_ranks(const TestOptions& options) {
     const Program program = generate(options.pipeline.schedule,
                                      {.ranks = options.pipeline.shape.ranks,
                                       .micro_batches = options.pipeline.shape.micro_batches});
-    Trainer trainer(rank_parts(parse_model(kModel), {program}, options, endpoint, group), options);
+    Trainer trainer(rank_parts(parse_model(kModel), {program}, options, endpoint, group));
     Course course = course_of(trainer);
     const std::lock_guard lock(mutex);
     courses.push_back(std::move(course));
@@ -250,8 +250,7 @@ TEST(AccumulateOptions, AreTheSameInAllProcesses) {
     const Program program =
         generate("1f1b", {.ranks = 2, .micro_batches = options.pipeline.shape.micro_batches});
     try {
-      Trainer trainer(rank_parts(parse_model(kModel), {program}, options, endpoint, group),
-                      options);
+      Trainer trainer(rank_parts(parse_model(kModel), {program}, options, endpoint, group));
       ADD_FAILURE() << "the ranks differ";
     } catch (const Mismatch& error) {
       EXPECT_THAT(error.what(),

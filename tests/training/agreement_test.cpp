@@ -45,10 +45,8 @@ Job usual_job() {
 void train(const Job& job, Endpoint& endpoint) {
   ProcessGroup group(endpoint);
   const Program program = generate(job.schedule, {.ranks = 2, .micro_batches = job.micro_batches});
-  Trainer trainer(
-      rank_parts(
-          parse_model("mlp:64-8-10"), {program, job.boundaries}, job.options, endpoint, group),
-      job.options);
+  Trainer trainer(rank_parts(
+      parse_model("mlp:64-8-10"), {program, job.boundaries}, job.options, endpoint, group));
   trainer.fit(job.data);
   (void)trainer.evaluate(job.data, job.evaluated_at_once);
 }
@@ -144,8 +142,7 @@ std::string complaint_of_step(const std::function<StepData&(int rank, Batch& bat
       ProcessGroup group(*endpoint);
       const TrainerOptions options{.step = {.accumulate = accumulate}};
       const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
-      Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), {program}, options, *endpoint, group),
-                      options);
+      Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), {program}, options, *endpoint, group));
       Batch batch(digits_from(first(rank), 7), 2 * accumulate);
       const std::string before = trainer.weights_hash();
       try {
@@ -239,8 +236,7 @@ TEST(Agreement, OfStopsIsSoughtWhereAnyRankCanStop) {
       ProcessGroup group(*endpoint, std::chrono::seconds(60));
       const TrainerOptions options{.fit = {.batch_size = 10, .epochs = 2}};
       const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
-      Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), {program}, options, *endpoint, group),
-                      options);
+      Trainer trainer(rank_parts(parse_model("mlp:64-8-10"), {program}, options, *endpoint, group));
       std::stop_source stop;
       trainer.on_step = [&](const StepReport& step) {
         if (rank == 1 && step.global_step == 3) stop.request_stop();

@@ -268,7 +268,7 @@ TEST(SaveLock, OnlyTheFirstProcessOfAJobLocks) {
   testing_training::on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
     TestOptions options = testing_training::saved_options(folder.path(), 3);
     options.save.files = files;
-    Trainer rank(testing_training::parts_on(options, endpoint, group), options);
+    Trainer rank(testing_training::parts_on(options, endpoint, group));
     fit_steps(rank, first_digits(60), 2);
   });
   EXPECT_EQ(files->locks, 1);

@@ -63,7 +63,7 @@ TEST(Checkpoint, AnySplit_SameBytes) {
     const std::string outside = folder.path() + "/processes-" + std::to_string(ranks);
     on_ranks(ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
       const TestOptions options = saved_options(outside, ranks);
-      Trainer rank(parts_on(options, endpoint, group), options);
+      Trainer rank(parts_on(options, endpoint, group));
       fit_steps(rank, data, 4);
     });
     const auto written = files_in(outside + "/step-0000000004");
@@ -207,7 +207,7 @@ TEST(Resume, OverProcessesGoesOnFromAnyNumberOfThem) {
     on_ranks(ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
       TestOptions options = saved_options(folder.path());
       options.save.every_steps = 1;
-      Trainer trainer(parts_on(options, endpoint, group), options);
+      Trainer trainer(parts_on(options, endpoint, group));
       if (stop > 2) trainer.resume(folder.path());
       fit_steps(trainer, data, 2);
       EXPECT_EQ(trainer.state().counters().mini_batches, stop);
@@ -234,7 +234,7 @@ TEST(Resume, PassesOverWhatIsDamaged) {
   fs::remove(folder.path() + "/step-0000000004/layers.0.optimizer.safetensors");
   for (const int ranks : {1, 3})
     on_ranks(ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
-      Trainer trainer(parts_on(options, endpoint, group), options);
+      Trainer trainer(parts_on(options, endpoint, group));
       const ResumeReport report = trainer.resume(folder.path());
       EXPECT_THAT(report.folder, HasSubstr("step-0000000003"));
       ASSERT_EQ(report.damaged.size(), 2U);

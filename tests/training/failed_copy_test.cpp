@@ -101,8 +101,7 @@ std::string end_of_place(Endpoint& endpoint, ProcessGroup& group, FailingPass pa
     bodies[0] = std::make_unique<Failing>(std::move(bodies[0]), pass);
   const Program program = generate(options.pipeline.schedule, {.ranks = 2, .micro_batches = 2});
   Trainer trainer(
-      rank_parts({program}, std::move(bodies), options, GridPosition(endpoint, Grid(2, 2)), group),
-      options);
+      rank_parts({program}, std::move(bodies), options, GridPosition(endpoint, Grid(2, 2)), group));
   trainer.fit(first_digits(89));
   return "nothing";
 }

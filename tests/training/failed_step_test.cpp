@@ -276,7 +276,7 @@ TEST(FailedStepOfMany, ResumedUpdate_IsNotSavedAgain) {
   const std::string first = folder.path() + "/first", place = "/step-0000000004-plus-0000000002";
   on_ranks(kSavedRanks, [&](Endpoint& endpoint, ProcessGroup& group) {
     const TestOptions options = passes.part("/first", 0).options;
-    Trainer trainer(parts_on(options, endpoint, group), options);
+    Trainer trainer(parts_on(options, endpoint, group));
     std::stop_source stop;
     trainer.on_pass = [&] {
       if (trainer.state().counters().mini_batches == kStep + 1) stop.request_stop();

@@ -96,8 +96,7 @@ inline std::vector<End> fail_on_ranks(int count, const std::function<Part(int)>&
       Spoiled endpoint(*raw, part.spoil);
       ProcessGroup group(endpoint, std::chrono::seconds(30));
       try {
-        Trainer trainer(parts_on(part.options, endpoint, group, part.model, part.copies),
-                        part.options);
+        Trainer trainer(parts_on(part.options, endpoint, group, part.model, part.copies));
         if (part.prepare) part.prepare(trainer);
         ends[static_cast<std::size_t>(rank)] = end_of(trainer, part, data);
       } catch (const Crashed&) {

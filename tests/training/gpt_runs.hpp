@@ -79,8 +79,7 @@ inline GptRun run_on_sockets(const GptCase& of, const std::string& folder, const
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   on_ranks(sockets(of, program, directory), [&](Endpoint& endpoint, ProcessGroup& group) {
     Trainer trainer(
-        rank_parts(gpt_of(of), {program, options.pipeline.boundaries}, options, endpoint, group),
-        options);
+        rank_parts(gpt_of(of), {program, options.pipeline.boundaries}, options, endpoint, group));
     if (!folder.empty()) trainer.resume(folder);
     GptRun run = before;
     go_on(trainer, of, run);

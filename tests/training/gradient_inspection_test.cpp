@@ -130,7 +130,7 @@ TEST(GradientInspection, IsTheSameWhereverTheLayersLive) {
   const Program program = generate("1f1b", {.ranks = 3, .micro_batches = 4});
   const Dataset data = first_digits(35);
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
-    Trainer trainer(rank_parts(model, {program}, options, endpoint, group), options);
+    Trainer trainer(rank_parts(model, {program}, options, endpoint, group));
     int count = 0;
     trainer.on_gradients = [&](const GradientInspection& found) {
       ++count;

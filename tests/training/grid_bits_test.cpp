@@ -90,7 +90,7 @@ GridCourse course_on_grid(const GridJob& job) {
     const Program program = generate(
         job.schedule, {.ranks = job.places, .micro_batches = options.pipeline.shape.micro_batches});
     const GridPosition seat(endpoint, Grid(job.data, job.places));
-    Trainer trainer(rank_parts(parse_model(kGridModel), {program}, options, seat, group), options);
+    Trainer trainer(rank_parts(parse_model(kGridModel), {program}, options, seat, group));
     GridCourse course = grid_course_of(trainer);
     const std::lock_guard lock(mutex);
     courses.push_back(std::move(course));
@@ -159,12 +159,8 @@ TEST(GridBits, NeedAPowerOfTwo) {
     const Program program =
         generate("1f1b", {.ranks = 1, .micro_batches = options.pipeline.shape.micro_batches});
     try {
-      Trainer trainer(rank_parts(parse_model(kGridModel),
-                                 {program},
-                                 options,
-                                 GridPosition(endpoint, Grid(3, 1)),
-                                 group),
-                      options);
+      Trainer trainer(rank_parts(
+          parse_model(kGridModel), {program}, options, GridPosition(endpoint, Grid(3, 1)), group));
       ADD_FAILURE() << "not refused";
     } catch (const InvalidArgument& error) {
       EXPECT_THAT(error.what(),

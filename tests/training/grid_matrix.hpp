@@ -220,7 +220,7 @@ inline GridRun run_places(const GridCase& of,
   const PrivateDirectory directory(std::filesystem::temp_directory_path());
   on_ranks(grid_endpoints(of, program, directory), [&](Endpoint& endpoint, ProcessGroup& group) {
     const GridPosition seat(endpoint, of.grid());
-    Trainer trainer(rank_parts(grid_model(of), {program}, options, seat, group), options);
+    Trainer trainer(rank_parts(grid_model(of), {program}, options, seat, group));
     if (!from.empty()) {
       EXPECT_TRUE(trainer.resume(from).changed.empty());
     }

@@ -127,7 +127,7 @@ TEST(Lengths, TrainAlikeInProcesses) {
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
     const TestOptions options = options_of("1f1b", "ranks", 3);
     const Program program = generate("1f1b", {.ranks = 3, .micro_batches = kMicroBatches});
-    Trainer trainer(rank_parts(model, {program}, options, endpoint, group), options);
+    Trainer trainer(rank_parts(model, {program}, options, endpoint, group));
     EXPECT_EQ(course_of(trainer, data), alone);
   });
 }
@@ -209,7 +209,7 @@ TEST(Lengths, ThatDifferBetweenRanksAreRefused) {
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
     const TestOptions options = options_of("1f1b", "ranks", 2);
     const Program program = generate("1f1b", {.ranks = 2, .micro_batches = kMicroBatches});
-    Trainer trainer(rank_parts(model, {program}, options, endpoint, group), options);
+    Trainer trainer(rank_parts(model, {program}, options, endpoint, group));
     Dataset mine = lines().train;
     if (endpoint.rank() == Rank{1}) mine.windows.documents = nullptr;
     EXPECT_THAT([&] { trainer.fit(mine); },

@@ -69,7 +69,7 @@ ShardedRun run_copies(const ShardedJob& job,
                  std::vector<std::size_t>(static_cast<std::size_t>(job.copies))};
   on_ranks(job.copies, [&](Endpoint& endpoint, ProcessGroup& group) {
     const GridPosition seat(endpoint, Grid(job.copies, 1));
-    Trainer trainer(rank_parts(model, {program}, options, seat, group), options);
+    Trainer trainer(rank_parts(model, {program}, options, seat, group));
     trainer.fit(first_digits(60));
     const auto copy = endpoint.rank().index();
     run.weights[copy] = trainer.weights_hash();

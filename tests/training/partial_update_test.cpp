@@ -74,7 +74,7 @@ TEST(PartialUpdate, AnySplit_SameBytes) {
     const std::string place = folder.path() + "/" + std::to_string(ranks);
     on_ranks(ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
       const TestOptions options = options_of(place, ranks);
-      Trainer rank(parts_on(options, endpoint, group), options);
+      Trainer rank(parts_on(options, endpoint, group));
       fit_half(rank, data);
     });
     EXPECT_EQ(files_in(place + kSavedPlace), expected) << ranks << " processes";
@@ -115,7 +115,7 @@ TEST(PartialUpdate, HoldsTheSumsOfEveryCopy) {
   fit_half(first, data);
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
     const TestOptions options = options_in(folder.path() + "/two");
-    Trainer rank(parts_on(options, endpoint, group), options);
+    Trainer rank(parts_on(options, endpoint, group));
     fit_half(rank, data);
   });
   EXPECT_EQ(files_in(folder.path() + "/one" + kSavedPlace),
@@ -130,7 +130,7 @@ TEST(PartialUpdate, HoldsTheSumsOfEveryCopy) {
   EXPECT_EQ(second.weights_hash(), whole.weights_hash());
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
     const TestOptions options = options_in("");
-    Trainer rank(parts_on(options, endpoint, group), options);
+    Trainer rank(parts_on(options, endpoint, group));
     rank.resume(folder.path() + "/one");
     rank.fit(data);
     EXPECT_EQ(rank.weights_hash(), whole.weights_hash());

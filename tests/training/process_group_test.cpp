@@ -102,8 +102,7 @@ Knowledge learn_as_rank(const ModelSpec& model, const Program& program, Endpoint
   std::set<std::string> agreements;
   Overheard endpoint(door, agreements);
   ProcessGroup group(endpoint, std::chrono::seconds(30));
-  Trainer trainer(rank_parts(model, {program}, options_of_all(), endpoint, group),
-                  options_of_all());
+  Trainer trainer(rank_parts(model, {program}, options_of_all(), endpoint, group));
   Knowledge known = learn(trainer);
   known.agreements = std::move(agreements);
   return known;

@@ -142,8 +142,7 @@ CopiesCourse course_of(const CopiesJob& job, const Prepare& prepare = {}, SentBy
   std::vector<CopiesCourse> all;
   on_ranks(std::move(endpoints), [&](Endpoint& endpoint, ProcessGroup& group) {
     const ModelSpec model = parse_model(job.model);
-    Trainer trainer(rank_parts(model, {program}, options, GridPosition(endpoint, grid), group),
-                    options);
+    Trainer trainer(rank_parts(model, {program}, options, GridPosition(endpoint, grid), group));
     CopiesCourse course;
     trainer.on_step = [&](const StepReport& step) {
       course.losses.push_back(step.mean_loss());
@@ -352,22 +351,6 @@ TEST(ShardedGradients, AreWholeWhereOneProcessAloneLooks) {
   ASSERT_EQ(squares.size(), course.norms.size());
   for (std::size_t step = 0; step < squares.size(); ++step)
     EXPECT_EQ(std::sqrt(squares[step]), course.norms[step]);
-}
-
-TEST(ShardedGradients, WholeWeights_RejectThem) {
-  const TestOptions sharded = copies_options({});
-  const TestOptions whole = copies_options({.is_sharded = false});
-  const Program program =
-      generate("1f1b", {.ranks = 1, .micro_batches = sharded.pipeline.shape.micro_batches});
-  on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-    const ModelSpec model = parse_model(kLargeModel);
-    try {
-      Trainer trainer(rank_parts(model, {program}, sharded, {endpoint, Grid(2, 1)}, group), whole);
-      ADD_FAILURE() << "not refused";
-    } catch (const InvalidArgument& error) {
-      EXPECT_THAT(error.what(), HasSubstr("the parts were made with shard_optimizer"));
-    }
-  });
 }
 
 }  // namespace

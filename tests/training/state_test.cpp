@@ -233,14 +233,14 @@ TEST(Resumed, OtherProcessCount_SameBits) {
     std::mutex mutex;
     Saved saved;
     on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
-      Trainer first(parts_of(options, endpoint, group), options);
+      Trainer first(parts_of(options, endpoint, group));
       Loader loader(data, first.loader_options());
       fit_until(first, loader, 5);
       const std::lock_guard lock(mutex);
       save(first, saved);
     });
     on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-      Trainer second(parts_of(options, endpoint, group), options);
+      Trainer second(parts_of(options, endpoint, group));
       load(second, saved);
       Loader rest(data, second.loader_options());
       rest.seek(second.state().counters().position);
@@ -253,7 +253,7 @@ TEST(Resumed, OtherProcessCount_SameBits) {
 TEST(State, OneProcess_NamesWhatOthersHost) {
   const TestOptions options = options_of_a_run(OptimizerKind::AdamW, 1);
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
-    Trainer trainer(parts_of(options, endpoint, group), options);
+    Trainer trainer(parts_of(options, endpoint, group));
     const bool first = endpoint.rank() == Rank{0};
     EXPECT_EQ(trainer.state().names().size(), 10U);
     EXPECT_EQ(trainer.state().hosts("layers.0.weight"), first);
@@ -268,7 +268,7 @@ TEST(Fit, OfProcessesThatHaveComeUnequallyFarIsRefused) {
   const Dataset data = first_digits(60);
   const TestOptions options = options_of_a_run(OptimizerKind::AdamW, 1);
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-    Trainer trainer(parts_of(options, endpoint, group), options);
+    Trainer trainer(parts_of(options, endpoint, group));
     trainer.state().set_counters({.global_step = endpoint.rank().value});
     try {
       trainer.fit(data);

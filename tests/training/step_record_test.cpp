@@ -271,7 +271,7 @@ TEST(StepRecord, OfSeveralProcessesIsWithTheFirst) {
   std::vector<StepRecord> records;
   std::string hash;
   on_ranks(3, [&](Endpoint& endpoint, ProcessGroup& group) {
-    Trainer trainer(rank_parts(model, {program}, options, endpoint, group), options);
+    Trainer trainer(rank_parts(model, {program}, options, endpoint, group));
     trainer.on_record = [&](const StepRecord& record) {
       EXPECT_EQ(group.rank(), 0);
       records.push_back(record);
@@ -305,7 +305,7 @@ TEST(StepRecord, NeedsTimelineInAllProcesses) {
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
     TestOptions options = recorded_options(2, "ranks");
     options.watch.records = group.rank() == 1;
-    EXPECT_THAT([&] { Trainer(rank_parts(model, {program}, options, endpoint, group), options); },
+    EXPECT_THAT([&] { Trainer(rank_parts(model, {program}, options, endpoint, group)); },
                 ThrowsMessage<Mismatch>(
                     HasSubstr("records differs: rank 0 has 'false', rank 1 has 'true'")));
   });

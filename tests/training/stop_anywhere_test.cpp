@@ -129,8 +129,7 @@ Course go_on(const Case& how, const std::string& folder, const Dataset& data) {
   on_ranks(how.ranks, [&](Endpoint& endpoint, ProcessGroup& group) {
     const Program program = generate(
         how.schedule, {.ranks = how.ranks, .micro_batches = options.pipeline.shape.micro_batches});
-    Trainer trainer(rank_parts(model_of(how.precision), {program}, options, endpoint, group),
-                    options);
+    Trainer trainer(rank_parts(model_of(how.precision), {program}, options, endpoint, group));
     trainer.resume(folder);
     Course mine;
     record(trainer, data, mine);

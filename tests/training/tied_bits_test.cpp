@@ -236,8 +236,7 @@ std::vector<std::string> learn_on_ranks(const std::vector<int>& cut,
                                    {program, options.pipeline.boundaries},
                                    options,
                                    *endpoint,
-                                   group),
-                        options);
+                                   group));
         hashes[static_cast<std::size_t>(rank)] = learn(trainer);
         endpoint->leave(std::chrono::steady_clock::now() + std::chrono::seconds(60));
       } catch (const std::exception& error) {

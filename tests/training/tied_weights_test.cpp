@@ -172,8 +172,9 @@ TEST(TiedWeights, UntiedProgram_IsRejected) {
   parts.stages = {{Replica{0}, Stage{0}, parts.bodies.front().get()}};
   parts.executor = make_executor(ExecutorKind::Sequential, program, parts.stages);
   options.step.tied = {{names[0], names[1]}};
+  parts.options = options;
   try {
-    Trainer trainer(std::move(parts), options);
+    Trainer trainer(std::move(parts));
     ADD_FAILURE() << "accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_EQ(std::string(error.what()),

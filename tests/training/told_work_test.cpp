@@ -64,7 +64,7 @@ TEST(ToldWork, Hooks_AreNoAction) {
   const auto door = hub.endpoint(Rank{0});
   Told endpoint(*door);
   ProcessGroup group(endpoint, std::chrono::seconds(30));
-  Trainer trainer(rank_parts(model, {program}, options, endpoint, group), options);
+  Trainer trainer(rank_parts(model, {program}, options, endpoint, group));
 
   int hooks = 0;
   const auto expect_idle = [&] {

@@ -90,8 +90,7 @@ TEST(TreeOrder, GivesOneHashWithAProcessForEachRank) {
   on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
     const Program program =
         generate("zb-v", {.ranks = 2, .micro_batches = options.pipeline.shape.micro_batches});
-    Trainer trainer(rank_parts(parse_model(kDeepModel), {program}, options, endpoint, group),
-                    options);
+    Trainer trainer(rank_parts(parse_model(kDeepModel), {program}, options, endpoint, group));
     trainer.fit(first_digits(55));
     const std::string hash = trainer.weights_hash();
     const std::lock_guard lock(mutex);

@@ -323,7 +323,7 @@ TEST(WithoutWeight, MiniBatch_IsSkippedByEveryProcess) {
   TestOptions options = plain_options(2, 2);
   const Program program = generate("1f1b", {.ranks = 2, .micro_batches = 2});
   testing_training::on_ranks(2, [&](Endpoint& endpoint, ProcessGroup& group) {
-    Trainer trainer(rank_parts(parse_model(kModel), {program}, options, endpoint, group), options);
+    Trainer trainer(rank_parts(parse_model(kModel), {program}, options, endpoint, group));
     Batch good = weighing(1, 2), none = weighing(0, 2);
     EXPECT_FALSE(trainer.step(good).skipped);
     EXPECT_TRUE(trainer.step(none).has_no_weight());

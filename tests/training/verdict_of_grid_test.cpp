@@ -87,8 +87,7 @@ PlaceCourse course_of_place(Endpoint& endpoint,
                              std::move(bodies),
                              options,
                              GridPosition(endpoint, Grid(2, 2)),
-                             group),
-                  options);
+                             group));
   PlaceCourse course;
   trainer.on_step = [&](const StepReport& report) { course.skipped.push_back(report.skipped); };
   trainer.fit(first_digits(89));

@@ -72,7 +72,7 @@ std::unique_ptr<Trainer> trainer_of(Launched& self,
     return std::make_unique<Trainer>(Plan{program}, std::move(bodies), options);
   JoinedRank& rank = self.joined();
   return std::make_unique<Trainer>(
-      rank_parts({program}, std::move(bodies), options, rank.endpoint(), rank.group()), options);
+      rank_parts({program}, std::move(bodies), options, rank.endpoint(), rank.group()));
 }
 
 void bind_launched(py::module_& module) {

@@ -21,7 +21,7 @@ namespace millrace {
 /// and the data in fit() and evaluate(): what differs is a Mismatch on every rank, which names it.
 ///
 ///     ProcessGroup group(*endpoint);
-///     Trainer trainer(rank_parts(model, plan, options, *endpoint, group), options);
+///     Trainer trainer(rank_parts(model, plan, options, *endpoint, group));
 ///
 /// With several copies of the pipeline (data parallelism) every process is given the same
 /// mini-batches, of grid.data() * accumulate * m micro-batches: each copy runs its part of them,

@@ -33,6 +33,7 @@ using Bodies = std::vector<std::unique_ptr<StageBody>>;
 /// A trainer's parts when they are made elsewhere: a worker process hosts some of the stages, runs
 /// one rank's executor, and agrees with the others through its group.
 struct TrainerParts {
+  TrainerOptions options = {};  ///< that they were made with
   std::unique_ptr<Executor> executor;
   /// Runs the forward-only program of the same shape (see forward_program); may be null when
   /// evaluate() is not called.
@@ -104,7 +105,7 @@ class Trainer {
   /// The parts of one process of several; see rank_parts. Throws Mismatch on every member of the
   /// group when their programs or settings differ, as fit() and evaluate() do when their data
   /// differs.
-  explicit Trainer(TrainerParts parts, const TrainerOptions& options = {});
+  explicit Trainer(TrainerParts parts);
 
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;

@@ -181,8 +181,9 @@ void begin_ranks(const LaunchConfig& place);
 ///
 ///     JoinedRank rank = join_launch({.fields = {{"corpus", digest}}});
 ///     const Plan plan = {generate("1f1b", {.ranks = rank.world(), .micro_batches = 8})};
-///     Trainer trainer(rank_parts(model, plan, options, rank.endpoint(), rank.group()),
-///     options); (void)trainer.fit(data); rank.leave();
+///     Trainer trainer(rank_parts(model, plan, options, rank.endpoint(), rank.group()));
+///     (void)trainer.fit(data);
+///     rank.leave();
 [[nodiscard]] JoinedRank join_launch(const JoinOptions& options = {});
 
 /// The same at a place that own_launch_config() gave, or one that stands for one of several ranks
