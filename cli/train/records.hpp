@@ -91,8 +91,8 @@ class Watching {
   StepTotals totals_;
   RunHistory history_;
   StepRecord last_;
-  std::int64_t restarts_ = 0;  // before the next step, and not yet recorded
-  double last_end_ = 0;        // of the last step that counts
+  std::int64_t restarts_ = 0;    // before the next step, and not yet recorded
+  double last_end_ = 0;          // of the last step that counts
   std::int64_t first_step_ = 0;  // that totals and history have
   std::chrono::steady_clock::time_point metrics_written_;
   std::string fault_;

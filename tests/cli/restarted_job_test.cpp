@@ -105,7 +105,7 @@ class Killer {
   /// Of the next attempt; empty if there is none.
   std::vector<pid_t> next_workers() {
     while (!command_.has_ended()) {
-      const std::vector<pid_t> workers = command_.workers(job_.processes);
+      std::vector<pid_t> workers = command_.workers(job_.processes);
       const bool is_new =
           workers.size() == job_.processes &&
           std::ranges::none_of(workers, [&](pid_t id) { return seen_.contains(id); });
