@@ -41,7 +41,10 @@ std::string duration_text(double seconds) {
 }
 
 Progress::Progress(std::ostream& stream, ProgressOptions options)
-    : stream_(stream), options_(std::move(options)), began_(options_.now()), drawn_(began_) {}
+    : stream_(stream),
+      options_(std::move(options)),
+      began_(options_.now()),
+      drawn_(began_ - kSecondsBetweenLines) {}
 
 std::string Progress::line(double mean_loss, const std::string& pace) const {
   std::string text =

@@ -1,5 +1,5 @@
-// What a person sees while training: one line that moves on a terminal, elsewhere a line per epoch,
-// at most one a minute.
+// What a person sees while training: one line that moves on a terminal, elsewhere a line for the
+// first epoch, the last one, and those between, at most one a minute.
 #pragma once
 
 #include <chrono>
