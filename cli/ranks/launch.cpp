@@ -374,7 +374,8 @@ void add_launch(CLI::App& app, const std::vector<std::string>& words) {
   subcommand->callback([subcommand, flags, words] {
     refuse_surplus(*subcommand, *flags);
     flags->command = command_as_typed(flags->command, words);
-    if (flags->dry_run && flags->command.front() == "train") flags->command.push_back("--dry-run");
+    if (flags->dry_run && flags->command.front() == "train")
+      flags->command.emplace_back("--dry-run");
     if (const int code = launch(*flags); code != 0) throw ExitCode{code};
   });
 }
