@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -18,6 +19,13 @@ namespace {
 
 constexpr Names<Lengths, 2> kLengths = {"lengths",
                                         {{{"fixed", Lengths::Fixed}, {"bucket", Lengths::Bucket}}}};
+constexpr std::string_view kCsv = "csv:", kText = "text:", kBytes = ",bytes";
+
+/// The file of "text:FILE[,bytes]".
+std::string text_file(std::string_view name) {
+  if (name.ends_with(kBytes)) name.remove_suffix(kBytes.size());
+  return std::string(name.substr(kText.size()));
+}
 
 std::vector<std::int32_t> permutation(std::int64_t n, const RandomKey& key) {
   require(n >= 0 && n <= std::numeric_limits<std::int32_t>::max(),
@@ -47,6 +55,41 @@ Tensor gather(const Tensor& all, const std::vector<std::int32_t>& rows) {
     to += row_bytes;
   }
   return part;
+}
+
+/// Rows [first, first + count) of all tensors, copied; of a file none are.
+Dataset part_of(const Dataset& all, std::int64_t first, std::int64_t count) {
+  const auto rows_of = [&](const SampleTensor& tensor) {
+    SampleTensor part{tensor.name, {}, tensor.sequence, tensor.range};
+    part.range.first += first;
+    part.range.size = count;
+    if (!tensor.values) return part;
+    Dims dims = tensor.values.dims();
+    *dims.begin() = count;
+    part.values = Tensor(tensor.values.dtype(), dims);
+    const std::size_t row = tensor.values.bytes() / static_cast<std::size_t>(tensor.rows());
+    const auto* from = static_cast<const std::byte*>(tensor.values.data());
+    std::memcpy(
+        part.values.data(), from + static_cast<std::size_t>(first) * row, part.values.bytes());
+    return part;
+  };
+  Dataset part{all.name, {}, {}, all.classes, all.windows, all.divisor};
+  for (const SampleTensor& tensor : all.inputs) part.inputs.push_back(rows_of(tensor));
+  for (const SampleTensor& tensor : all.targets) part.targets.push_back(rows_of(tensor));
+  return part;
+}
+
+/// Gives the last `held` documents to the test part, whose text begins with the first of them.
+void split_documents(std::vector<Dataset::Document> all, std::int64_t held, TrainTest& parts) {
+  std::vector<Dataset::Document> last(all.end() - held, all.end());
+  all.resize(all.size() - last.size());
+  const std::int64_t first = last.front().first;
+  for (Dataset::Document& document : last) document.first -= first;
+  const auto shared = [](std::vector<Dataset::Document>& documents) {
+    return std::make_shared<const std::vector<Dataset::Document>>(std::move(documents));
+  };
+  parts.train.windows.documents = shared(all);
+  parts.test.windows.documents = shared(last);
 }
 
 }  // namespace
@@ -177,6 +220,40 @@ TrainTest split_by_seed(const Dataset& data, double train_share, std::uint64_t s
   return {select_rows(data, {order.begin(), cut}), select_rows(data, {cut, order.end()})};
 }
 
+TrainTest hold_out(const Dataset& data, double share) {
+  const bool is_text = data.windows.positions > 0 && !data.has_documents();
+  const std::int64_t rows = data.inputs.at(0).rows();
+  const std::int64_t all = data.has_documents() ? data.size() : rows;
+  const std::int64_t least = is_text ? data.windows.positions : 1;
+  const std::int64_t between = is_text ? 1 : 0;  // read by the last window, never trained
+  require(share > 0 && share < 1,
+          named("validation") + fmt::format(" {}: must be above 0 and below 1", share));
+  require(all >= 2 * least + between, [&] {
+    const char* what = is_text ? "positions" : "samples";
+    return fmt::format("{} has {} {}, too few to hold out {} of them", data.name, all, what, least);
+  });
+  const auto wanted = static_cast<std::int64_t>(static_cast<double>(all) * share);
+  const std::int64_t held = std::clamp(wanted, least, all - least - between);
+  const std::int64_t cut =
+      data.has_documents() ? data.windows.documents->end()[-held].first : all - held;
+  TrainTest parts{part_of(data, 0, cut - between), part_of(data, cut, rows - cut)};
+  if (is_text) parts.test.windows.stride = data.windows.positions;
+  if (data.has_documents()) split_documents(*data.windows.documents, held, parts);
+  return parts;
+}
+
+Dataset load_validation(std::string_view name,
+                        std::string_view own,
+                        const Dataset& train,
+                        std::uint64_t seed) {
+  if (name != own && name.starts_with(kCsv))
+    return read_samples_csv(std::string(name.substr(kCsv.size())), train.divisor);
+  if (name != own && name == "text") return whole_text("text", train.windows);
+  if (name != own && name.starts_with(kText)) return whole_text(text_file(name), train.windows);
+  const Lengths lengths = train.has_documents() ? Lengths::Bucket : Lengths::Fixed;
+  return load_data(name, seed, train.windows.positions, lengths, train.divisor).test;
+}
+
 TrainTest load_data(std::string_view name,
                     std::uint64_t seed,
                     std::int64_t positions,
@@ -190,17 +267,12 @@ TrainTest load_data(std::string_view name,
   const auto rest = [&](std::string_view prefix) {
     return std::string(name.substr(prefix.size()));
   };
-  if (name.starts_with("csv:"))
-    return split_by_seed(read_samples_csv(rest("csv:"), divisor), 0.8, seed);
+  if (name.starts_with(kCsv))
+    return split_by_seed(read_samples_csv(rest(kCsv), divisor), 0.8, seed);
   if (name.starts_with("idx:")) return read_samples_folder(rest("idx:"), seed);
   if (name == "text") return text_samples("text", built_in_text(), {positions, false, lengths});
-  if (name.starts_with("text:")) {
-    constexpr std::string_view kBytes = ",bytes";
-    std::string file = rest("text:");
-    const bool all_bytes = file.ends_with(kBytes);
-    if (all_bytes) file.resize(file.size() - kBytes.size());
-    return read_text_samples(file, {positions, all_bytes, lengths});
-  }
+  if (name.starts_with(kText))
+    return read_text_samples(text_file(name), {positions, name.ends_with(kBytes), lengths});
   throw InvalidArgument("unknown data '" + std::string(name) +
                         "'; known are digits, csv:FILE, idx:FOLDER, text, text:FILE[,bytes]");
 }

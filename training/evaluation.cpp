@@ -16,11 +16,6 @@ namespace {
 /// Evaluations carry step numbers that no training step has, so that messages never meet.
 constexpr std::uint64_t kEvaluation = std::uint64_t{1} << 63U;
 
-void add(Score& score, const StepResult& result) {
-  score.loss += result.loss;
-  score.samples += result.samples;
-}
-
 /// The one tensor of a unit's outputs.
 const Tensor& only(const TensorList& outputs) {
   require(outputs.size() == 1,
@@ -109,13 +104,14 @@ StepResult Trainer::State::evaluate(StepData& data, bool compares_batch) {
 
 void Trainer::State::evaluate(const Dataset& data,
                               std::int64_t batch_size,
-                              const std::function<void(StepResult)>& use) {
+                              const std::function<void(StepResult)>& use,
+                              bool is_compared) {
   require(batch_size >= 0,
           "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
   // As many samples in a micro-batch as in training, whose passes have a part of a mini-batch each.
   const std::int64_t passes = micro_batches() / shape.micro_batches;
   if (batch_size == 0) batch_size = (options.fit.batch_size + passes - 1) / passes;
-  agree_on_data(group, data, batch_size);
+  if (!is_compared) agree_on_data(group, data, batch_size);
   Batch batch;
   std::vector<std::int32_t> rows;
   for (std::int64_t first = 0; first < data.size(); first += batch_size) {
@@ -128,13 +124,15 @@ void Trainer::State::evaluate(const Dataset& data,
 
 Score Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {
   Score score;
-  state_->evaluate(data, batch_size, [&](const StepResult& result) { add(score, result); });
+  state_->evaluate(
+      data, batch_size, [&](const StepResult& result) { score.add(result.loss, result.samples); });
   return score;
 }
 
 Score Trainer::evaluate(StepData& data) {
   Score score;
-  add(score, state_->evaluate(data, true));
+  const StepResult result = state_->evaluate(data, true);
+  score.add(result.loss, result.samples);
   return score;
 }
 

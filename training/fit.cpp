@@ -41,6 +41,7 @@ class Fit {
   [[nodiscard]] const Rates& rates() const { return rates_; }
 
   [[nodiscard]] bool done(const TrainingCounters& counters) const {
+    if (!early_stop(options_.validation, counters.validation).empty()) return true;
     if (options_.fit.steps)
       return counters.mini_batches - counters.fit_mini_batches >= *options_.fit.steps;
     return batches_.position().epoch >= options_.fit.epochs;
@@ -65,8 +66,16 @@ class Fit {
     epoch.seconds = seconds_since(start_);
   }
 
-  [[nodiscard]] FitReport finish(bool stopped) {
-    report_.stopped = stopped;
+  /// Its time is none of the epoch's.
+  void add(const ValidationReport& validation) {
+    report_.validations.push_back(validation);
+    start_ += std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(validation.seconds));
+  }
+
+  [[nodiscard]] FitReport finish(const TrainingCounters& counters) {
+    report_.stopped = !done(counters);
+    report_.early_stop = early_stop(options_.validation, counters.validation);
     for (const EpochReport& epoch : report_.epochs) {
       report_.samples += epoch.samples;
       report_.seconds += epoch.seconds;
@@ -135,7 +144,9 @@ LoaderOptions Trainer::loader_options() const {
   return loading;
 }
 
-FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
+FitReport Trainer::fit(const Dataset& data,
+                       const std::stop_token& stop,
+                       const Dataset* validation) {
   agree_on_data(state_->group, data, options().fit.batch_size);
   state_->know_data(data);
   refuse_lone_values(state_->parts.norm_values,
@@ -143,12 +154,14 @@ FitReport Trainer::fit(const Dataset& data, const std::stop_token& stop) {
                      state_->micro_batches());
   Loader loader(data, loader_options());
   if (std::exchange(state_->goes_on, false)) loader.seek(state().counters().position);
-  return run(loader, stop);
+  return run(loader, stop, validation);
 }
 
-FitReport Trainer::fit(BatchSource& batches, const std::stop_token& stop) {
+FitReport Trainer::fit(BatchSource& batches,
+                       const std::stop_token& stop,
+                       const Dataset* validation) {
   state_->data_digest.clear();  // nobody knows what comes
-  return run(batches, stop);
+  return run(batches, stop, validation);
 }
 
 /// A source at its very beginning begins a fit, another goes on with the current one.
@@ -160,13 +173,17 @@ void Trainer::State::begin_fit(const BatchSource& batches) {
     if (counters.position != DataPosition()) return;
     counters.fit_global_step = counters.global_step;
     counters.fit_mini_batches = counters.mini_batches;
+    counters.validation = {};
   });
 }
 
-FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
+FitReport Trainer::run(BatchSource& batches,
+                       const std::stop_token& stop,
+                       const Dataset* validation) {
   TrainingState& store = state_->store;
   state_->begin_fit(batches);
   agree_on_place(state_->group, store.counters(), batches);
+  state_->begin_validation(validation);
   Fit fit(options(), store.counters(), batches);
   state_->begin_records();
   Saving saving(*state_, on_save);
@@ -178,6 +195,17 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
   const State::Pause pause = [&] {
     if (on_pass) on_pass();
     return state_->may_pause() && agree().stop;
+  };
+  bool has_best = false;  // that is not saved yet
+  const auto validate = [&](std::int64_t epoch) {
+    const DataPosition next = batches.position();
+    const std::int64_t done = store.counters().mini_batches;
+    if (validation == nullptr || done == store.counters().validation.step) return;
+    if (!is_validation_due(options().validation, done, next.epoch, next.batch)) return;
+    const ValidationReport report = state_->validate(*validation, epoch);
+    has_best = report.is_best;
+    fit.add(report);
+    if (on_validation) on_validation(report);
   };
   const auto step = [&] {
     EpochReport& epoch = fit.epoch();
@@ -192,6 +220,7 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
     saving.note_boundary();
     fit.add(epoch, *report);
     if (on_step) on_step(*report);
+    validate(epoch.epoch);
     state_->record(*report, on_record);
     state_->require_progress();
     if (batches.position().epoch != epoch.epoch || fit.done(store.counters()))
@@ -199,15 +228,18 @@ FitReport Trainer::run(BatchSource& batches, const std::stop_token& stop) {
     return true;
   };
   saving.guard([&] {
+    // A checkpoint may lie between a step and its validation.
+    if (store.counters().partial.micro_batches == 0) validate(batches.position().epoch);
+    if (std::exchange(has_best, false) && !state_->is_resumed_here()) saving.after_step(true);
     for (Requests requests = agree(); !fit.done(store.counters()) && !requests.stop;) {
       if (!step()) break;
       requests = agree();
       const Timed timed(state_->times.save);
-      saving.after_step(requests.save);
+      saving.after_step(std::exchange(has_best, false) || requests.save);
     }
     saving.finish();
   });
-  return fit.finish(!fit.done(store.counters()));
+  return fit.finish(store.counters());
 }
 
 }  // namespace millrace

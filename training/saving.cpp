@@ -114,6 +114,11 @@ std::map<std::string, std::string> Trainer::State::run_facts() const {
   return facts;
 }
 
+bool Trainer::State::is_resumed_here() const {
+  return !options.save.folder.empty() &&
+         loaded.folder.starts_with(path_in(whole_path(options.save.folder), ""));
+}
+
 Saver& Trainer::State::checkpoints() {
   if (!saver)
     saver = std::make_unique<Saver>(store,
@@ -249,6 +254,7 @@ SaveReport Trainer::save() {
 bool Trainer::is_finished() const {
   const TrainingCounters& counters = state_->store.counters();
   if (!state_->goes_on) return false;
+  if (!early_stop(options().validation, counters.validation).empty()) return true;
   if (const auto steps = options().fit.steps)
     return counters.mini_batches - counters.fit_mini_batches >= *steps;
   return counters.position.epoch >= options().fit.epochs;
@@ -269,6 +275,8 @@ ResumeReport Trainer::resume(const std::string& path) {
   state_->data_digest = resumed.data;
   state_->expected_data = std::move(resumed.data);
   state_->goes_on = true;
+  if (!state_->is_resumed_here())  // the best checkpoint stays in the other folder
+    state_->count([](TrainingCounters& counters) { counters.validation.best_step = 0; });
   return std::move(resumed.report);
 }
 

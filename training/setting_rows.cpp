@@ -80,6 +80,28 @@ void set_interval(TrainerOptions& options, std::string_view text) {
     options.save.every_steps = *number;
 }
 
+std::string validate_every_text(Options options) {
+  const ValidationOptions& given = options.validation;
+  return given.every_steps ? fmt::format("{}", *given.every_steps)
+                           : fmt::format("{}ep", given.every_epochs);
+}
+
+void set_validate_every(TrainerOptions& options, std::string_view text) {
+  const bool is_epochs = text.ends_with("ep");
+  const auto number = number_in<std::int64_t>(text.substr(0, text.size() - (is_epochs ? 2 : 0)));
+  require(number && *number >= 1 && *number <= kMost,
+          "must be mini-batches, as 500, or epochs, as 2ep, from 1 to 1000000000");
+  options.validation.every_steps = is_epochs ? std::nullopt : number;
+  options.validation.every_epochs = is_epochs ? *number : 1;
+}
+
+std::optional<ValidationMetric> keep_best_in(std::string_view text) {
+  if (text == "none") return {};
+  for (const ValidationMetric metric : {ValidationMetric::Loss, ValidationMetric::Accuracy})
+    if (text == name_of(metric)) return metric;
+  throw InvalidArgument("must be loss, accuracy or none");
+}
+
 SaveErrors save_errors(std::string_view text) {
   require(text == "stop" || text == "continue", "must be stop or continue");
   return text == "stop" ? SaveErrors::Throw : SaveErrors::Continue;
@@ -97,6 +119,7 @@ std::span<const Setting> settings() {  // NOLINT(readability-function-size): a t
   constexpr std::uint8_t kNoKeyword = kInFlags | kAgreed | kReported;
   constexpr std::uint8_t kNoFlag = kInKeywords | kAgreed;
   constexpr std::uint8_t kOfOneProcess = kInFlags | kInKeywords;
+  constexpr std::uint8_t kOfAll = kOfOneProcess | kAgreed;
   static const std::vector<Setting> rows = {
       {.name = "accumulate",
        .title = "accumulated passes",
@@ -299,6 +322,30 @@ std::span<const Setting> settings() {  // NOLINT(readability-function-size): a t
        .value = count_or_unset(MILLRACE_MEMBER(save.keep_every), kAnyCount),
        .presets = {{"0"}},
        .places = kOfOneProcess},
+      {.name = "validate_every",
+       .help = "Interval of validations: mini-batches, as 500, or epochs, as 2ep",
+       .value = {.get = validate_every_text, .set = set_validate_every},
+       .presets = {{"1ep"}},
+       .places = kOfAll},
+      {.name = "keep_best",
+       .help = "Keep the best checkpoint by the loss or accuracy of validations, or none",
+       .value = parsed(MILLRACE_MEMBER(validation.keep_best),
+                       keep_best_in,
+                       [](std::optional<ValidationMetric> metric) {
+                         return metric ? name_of(*metric) : "none";
+                       }),
+       .presets = {{"none"}},
+       .places = kOfAll},
+      {.name = "early_stopping",
+       .help = "End after N validations without improvement by keep_best, else by the loss; 0: off",
+       .value = integer(MILLRACE_MEMBER(validation.early_stopping), 0),
+       .presets = {{"0"}},
+       .places = kOfAll},
+      {.name = "min_delta",
+       .help = "Least improvement that early stopping counts",
+       .value = real(MILLRACE_MEMBER(validation.min_delta)),
+       .presets = {{"0"}},
+       .places = kOfAll},
       {.name = "records",
        .help = "Whether a record is made of every step",
        .value = yes_or_no(MILLRACE_MEMBER(watch.records)),

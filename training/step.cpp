@@ -291,10 +291,16 @@ void Trainer::State::begin_records() {
 }
 
 /// Makes the record of the step that has ended, where records are asked for.
-void Trainer::State::record(const StepReport& report, const Tell& tell) {
+void Trainer::State::record(const StepReport& report, const Tell& listener) {
   if (!watch) return;
-  const auto made = watch->record(report, store.counters().mini_batches, times);
-  if (made && tell) tell(*made);
+  auto made = watch->record(report, store.counters().mini_batches, times);
+  if (!made) return;
+  made->validates = validation.has_value();
+  if (validation && validation->samples > 0) {
+    made->validation_loss = validation->mean_loss();
+    made->validation_accuracy = validation->accuracy();
+  }
+  if (listener) listener(*made);
 }
 
 /// Ends a training that only skips steps; another step would be the first of a new count.

@@ -228,6 +228,23 @@ TrainTest read_text_samples(const std::string& file, const TextOptions& options)
   return samples_of(file, text_in(file), options);
 }
 
+Dataset whole_text(const std::string& file, const Dataset::Windows& like) {
+  const Text text = file == "text" ? Text(built_in_text()) : text_in(file);
+  require(like.vocabulary != nullptr, file + " is text, but the training data is not");
+  text.read([&](std::string_view piece) {
+    for (const char byte : piece)
+      if (like.vocabulary->id_of(byte) < 0)
+        throw DataError(file + " has byte " + std::to_string(static_cast<unsigned char>(byte)) +
+                        ", which the training data has not; text:FILE,bytes knows all");
+  });
+  const Dataset::Windows windows{like.positions, like.positions, like.vocabulary};
+  if (like.documents) return documents_of(file, text, text.size(), windows);
+  require(text.size() > like.positions,
+          file + ": " + std::to_string(text.size()) + " bytes are too few for windows of " +
+              std::to_string(like.positions) + " positions");
+  return windows_of(file, text, windows);
+}
+
 namespace {
 
 std::string bytes_of(const SampleTensor& tensor, std::int64_t first, std::int64_t count) {

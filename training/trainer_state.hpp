@@ -27,6 +27,10 @@ struct Rates {
   [[nodiscard]] double at(std::int64_t update) const { return curve->at(update - start); }
 };
 
+/// Throws InvalidParameter for options of validations without data to validate by, or without a
+/// folder.
+void check_validation(const TrainerOptions& options, bool validates);
+
 /// Thread-safety: externally synchronised.
 struct Trainer::State {
   State(TrainerParts given);
@@ -84,10 +88,18 @@ struct Trainer::State {
   /// One forward-only pass, its result known to every member. `compares_batch`: they were given
   /// data that nothing has compared yet.
   StepResult evaluate(StepData& data, bool compares_batch);
-  /// `use` is given the results over all of `data`, mini-batch after mini-batch.
+  /// `use` is given the results over all of `data`, mini-batch after mini-batch. `is_compared`: all
+  /// members have compared it.
   void evaluate(const Dataset& data,
                 std::int64_t batch_size,
-                const std::function<void(StepResult)>& use);
+                const std::function<void(StepResult)>& use,
+                bool is_compared = false);
+  /// The training continues a checkpoint of the folder in which it saves.
+  [[nodiscard]] bool is_resumed_here() const;
+  /// Before the first step of a fit; null: it does not validate.
+  void begin_validation(const Dataset* data);
+  /// After a step of that epoch. All members have the same report, but for the seconds.
+  ValidationReport validate(const Dataset& data, std::int64_t epoch);
 
   ProcessGroup alone;
   TrainerOptions options;
@@ -118,6 +130,7 @@ struct Trainer::State {
   std::int64_t inspections = 0;
   BatchDigest batch_digest;          // of the mini-batch of this step
   StepTimes times;                   // since the last record
+  std::optional<Score> validation;   // the last one of a fit that validates
   std::unique_ptr<StepWatch> watch;  // where records are asked for
   std::unique_ptr<Saver> saver;      // last: it reads the store
 };

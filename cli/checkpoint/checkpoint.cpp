@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,13 +46,19 @@ void list(const std::string& root) {
   const auto places = find_checkpoints(root);
   if (places.empty()) throw DataError(root + ": has no checkpoint");
   bool damaged = false;
+  std::optional<std::int64_t> best;  // its step, by the newest manifest
   for (const CheckpointPlace& place : places) {
     try {
       const Manifest manifest = read_manifest_of(place.folder);
       static_cast<void>(run_facts_of(place.folder));
       std::cout << place.folder << "  " << manifest.counters.global_step << " updates, epoch "
                 << manifest.counters.position.epoch + 1 << begun_in(manifest.counters) << ", "
-                << bytes_in(manifest) << " bytes, weights " << weights_hash_of(manifest) << '\n';
+                << bytes_in(manifest) << " bytes, weights " << weights_hash_of(manifest);
+      const ValidationRecord& record = manifest.counters.validation;
+      if (!best) best = record.best_step;
+      if (*best > 0 && *best == place.step && place.micro_batches == 0)
+        std::cout << fmt::format(", best by {}: {:.6g}", name_of(record.metric), record.best);
+      std::cout << '\n';
     } catch (const DataError& error) {
       std::cout << place.folder << "  damaged: " << error.what() << '\n';
       damaged = true;
@@ -83,6 +90,14 @@ void show(const std::string& path) {
             << counters.position.batch + 1 << begun_in(counters) << '\n'
             << "loss scale  " << exact(counters.loss_scale.value) << '\n'
             << "weights     " << weights_hash_of(manifest) << '\n';
+  if (const ValidationRecord& record = counters.validation; record.step > 0)
+    std::cout << fmt::format(
+        "validation  {} of step {}; best {:.6g} of step {}; {} without better\n",
+        name_of(record.metric),
+        record.step,
+        record.best,
+        record.best_step,
+        record.without_improvement);
   for (const auto& [name, value] : manifest.settings)
     std::cout << "  " << name << ": " << value << '\n';
   for (const CheckpointShard& shard : manifest.shards)
@@ -178,7 +193,8 @@ void add_checkpoint(CLI::App& app) {
   auto paths = std::make_shared<CheckpointPaths>();
   const auto add = [&](const char* name, const char* what, auto work) {
     CLI::App* part = subcommand->add_subcommand(name, what);
-    part->add_option("folder", paths->one, "A checkpoint, or the folder of --save: its newest")
+    part->add_option(
+            "folder", paths->one, "A checkpoint, the folder of --save: its newest, or DIR/best")
         ->required();
     part->callback([paths, work] { work(*paths); });
     return part;

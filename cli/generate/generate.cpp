@@ -9,6 +9,7 @@
 #include "cli/generate/sample.hpp"
 #include "cli/subcommands.hpp"
 #include "cli/train/checkpoints.hpp"
+#include "cli/train/options.hpp"
 #include "cli/train/refusals.hpp"
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
@@ -77,8 +78,10 @@ Vocabulary vocabulary_of(const GenerateFlags& flags,
   const Lengths lengths = saved.empty() ? Lengths::Fixed : lengths_called(saved);
   require(!name.empty(), folder + ": names no data; give --data");
   const Dataset train = about("--data", name, [&] {
-                          return load_data(name, manifest.counters.seed, model.context, lengths);
-                        }).train;
+    Dataset all = load_data(name, manifest.counters.seed, model.context, lengths).train;
+    const std::optional<double> share = held_out_share(facts["validation"]);
+    return share ? hold_out(all, *share).train : std::move(all);
+  });
   require(train.windows.positions > 0, "--data " + name + ": is not text");
   if (!manifest.data.empty() && contents_digest(train) != manifest.data)
     throw Mismatch(fmt::format("--data {}: is not the text that {} was trained on", name, folder));
@@ -133,7 +136,9 @@ void add_generate(CLI::App& app) {
       app.add_subcommand("generate", "Continue a text with the model of a checkpoint");
   // Shared with the callback, which runs after this function has returned.
   auto flags = std::make_shared<GenerateFlags>();
-  subcommand->add_option("--resume", flags->from, "A checkpoint, or a folder of them: the newest")
+  subcommand
+      ->add_option(
+          "--resume", flags->from, "A checkpoint, a folder of them: the newest, or DIR/best")
       ->required();
   subcommand->add_option("--prompt", flags->prompt, "What to continue (a newline)");
   subcommand->add_option("--tokens", flags->tokens, "Tokens to add to each sample")

@@ -42,6 +42,7 @@ HelloFields hello_of(const TrainJob& job) {
                            {"cut", fmt::format("{}", fmt::join(job.boundaries, ","))},
                            {"data", job.flags.data},
                            {"lengths", job.flags.lengths},
+                           {"validation", job.flags.validation},
                            {"data-parallel replicas", std::to_string(job.flags.data_parallel)},
                            {"precision", name_of(job.model.precision)},
                            {"checkpoint step", std::to_string(job.flags.start.from_step)}};
@@ -184,12 +185,14 @@ Dataset of_size(const std::string& name, std::int64_t samples, std::int64_t clas
 /// digest matters because machines may have different files of one name.
 std::string account_of(const TrainTest& data) {
   if (data.train.size() == 0) return {};
-  return nlohmann::ordered_json{
-      {"train", data.train.epoch_size()},
-      {"test", data.test.size()},
-      {"classes", data.train.classes},
-      {"contents",
-       combine_digests({{"1", contents_digest(data.train)}, {"2", contents_digest(data.test)}})}}
+  return nlohmann::ordered_json{{"train", data.train.epoch_size()},
+                                {"test", data.test.size()},
+                                {"validation", data.validation.size()},
+                                {"classes", data.train.classes},
+                                {"contents",
+                                 combine_digests({{"1", contents_digest(data.train)},
+                                                  {"2", contents_digest(data.test)},
+                                                  {"3", contents_digest(data.validation)}})}}
       .dump();
 }
 
@@ -220,7 +223,7 @@ TrainTest data_of(const std::string& account, const std::string& name) {
   const auto part = [&](const char* size) {
     return of_size(name, data[size].get<std::int64_t>(), data["classes"].get<std::int64_t>());
   };
-  return {part("train"), part("test")};
+  return {part("train"), part("test"), part("validation")};
 }
 
 /// What the places of a process have in common.

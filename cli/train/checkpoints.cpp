@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <iostream>
 
 #include "cli/exit_codes.hpp"
@@ -61,6 +62,9 @@ void begin_from(Trainer& trainer, const StartFlags& flags, bool prints) {
   for (const DamagedCheckpoint& damaged : report.damaged) say("passed over: " + damaged.fault);
   say(fmt::format(
       "resumed {}{}{}", report.folder, flags.taken.empty() ? "" : " with ", flags.taken));
+  if (!report.superseded.empty() && !trainer.options().save.folder.empty())
+    say(fmt::format("newer checkpoints get the prefix superseded-: {}",
+                    fmt::join(report.superseded, ", ")));
   for (const std::string& changed : report.changed) say("changed " + changed);
   for (const std::string& warning : report.warnings) say(warning);
 }
@@ -114,7 +118,7 @@ void end_stopped(const TrainingCounters& counters,
 
 std::string newest_at(const std::string& path) {
   const auto places = find_checkpoints(path);
-  return places.empty() ? path : places.front().folder;
+  return places.empty() ? resolve_best(path) : places.front().folder;
 }
 
 }  // namespace millrace::cli

@@ -36,7 +36,8 @@ void require_update(const FitReport& fit, bool prints);
                               const SavedCheckpoints& checkpoints,
                               bool prints);
 
-/// The newest of a folder of checkpoints, else the path itself. Throws StorageError.
+/// The newest of a folder of checkpoints, the best of DIR/best, else the path itself. Throws
+/// StorageError.
 [[nodiscard]] std::string newest_at(const std::string& path);
 
 }  // namespace millrace::cli

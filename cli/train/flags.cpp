@@ -49,7 +49,8 @@ void add_start_flags(CLI::App& subcommand, StartFlags& flags) {
   subcommand.add_option(
       "--resume",
       flags.resume,
-      "Continue from a checkpoint, the newest of a folder, or auto: the newest of --save, if any; "
+      "Continue from a checkpoint, the newest of a folder, DIR/best, best: the best of --save, or "
+      "auto: its newest, if any; "
       "options that are not given come from it. Waits up to 30 s for a run that still saves there");
   subcommand.add_option("--weights",
                         flags.weights,
@@ -115,6 +116,10 @@ void add_train_flags(CLI::App& subcommand, TrainFlags& flags) {
                   flags.data,
                   "digits, csv:FILE (numbers, label last), idx:FOLDER, text or text:FILE[,bytes]")
       ->capture_default_str();
+  subcommand.add_option("--validation",
+                        flags.validation,
+                        "Evaluate while training: data, as --data takes it, or the last share of "
+                        "the training samples, as 0.1, which is then not trained on");
   subcommand
       .add_option("--lengths",
                   flags.lengths,

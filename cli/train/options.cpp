@@ -2,6 +2,7 @@
 #include "cli/train/options.hpp"
 
 #include <array>
+#include <charconv>
 #include <ctime>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -24,13 +25,14 @@ void check_numbers(const TrainFlags& flags) {
   require_count(named("micro_batches"), flags.micro_batches, kMostUnits);
   check_batch(flags);
   check_watch(flags.watch);
+  static_cast<void>(held_out_share(flags.validation));
   if (flags.chunks) require_count(named("chunks"), *flags.chunks, 4096);
   if (flags.dropout) require_between("--dropout", *flags.dropout, 0, 1);
 }
 
 /// The rules between settings.
 void check_given(const TrainFlags& flags, const SettingValues& given) {
-  const auto has = [&](const char* name) { return given.contains(name); };
+  const auto has = [&](std::string_view name) { return given.contains(name); };
   require(!has("batch_size") || !flags.effective_batch,
           "--batch-size and --effective-batch: give one of them");
   require(!has("epochs") || !has("steps"), "--epochs and --steps: give one of them");
@@ -41,6 +43,11 @@ void check_given(const TrainFlags& flags, const SettingValues& given) {
                       flags.start.weights));
   require(!flags.start.narrow_weights || !flags.start.weights.empty(),
           "--narrow-weights: needs --weights, whose f64 it rounds");
+  for (const std::string_view name : kOfValidation)
+    require(
+        !has(name) || !flags.validation.empty(),
+        fmt::format(
+            "{} {}: needs --validation", flag(name), has(name) ? given.find(name)->second : ""));
   if (has("save_every"))
     require(has("save_folder"),
             fmt::format("--save-every {}: needs --save, which names the folder",
@@ -114,6 +121,10 @@ void check_fit(const TrainFlags& flags, const ModelSpec& model, const TrainTest&
   const char* what = is_text ? "bytes in its vocabulary" : "classes";
   require(outputs >= classes,
           fmt::format("{}has {} {}, but {} has {}", option, outputs, what, of, classes));
+  const Dataset& held = data.validation;
+  require(held.size() == 0 || (held.width() == width && held.classes <= outputs),
+          fmt::format(
+              "--validation {}: has other features or more classes than {}", flags.validation, of));
 }
 
 /// Sets what follows from the size of the data.
@@ -143,6 +154,15 @@ TrainJob start_job(const CLI::App& subcommand, const TrainFlags& flags) {
   static_cast<void>(lengths_of(flags));
   options.save.run = {
       {"data", flags.data}, {"lengths", flags.lengths}, {"host", host_name()}, {"began", now()}};
+  require(!options.validation.keep_best || !options.save.folder.empty(),
+          fmt::format("--keep-best {}: needs --save, which names the folder",
+                      name_of(options.validation.metric())));
+  if (!flags.validation.empty()) {
+    options.save.run["validation"] = flags.validation;
+    for (const Setting& row : settings())
+      if (std::ranges::find(kOfValidation, row.name) != kOfValidation.end())
+        options.save.run[std::string(row.name)] = row.value.get(options);
+  }
   options.watch.records = flags.watch.records();
   options.watch.inspect_gradients = flags.watch.inspect_gradients ? 1 : 0;
   job.model = model_of(flags);
@@ -161,6 +181,17 @@ std::string ranks_line(const CLI::App& subcommand, const TrainJob& job) {
 }
 
 }  // namespace
+
+std::optional<double> held_out_share(const std::string& validation) {
+  double share = 0;
+  const char* end = validation.data() + validation.size();
+  const auto [rest, error] = std::from_chars(validation.data(), end, share);
+  if (error == std::errc::invalid_argument || rest != end) return {};
+  require(share > 0 && share < 1,
+          fmt::format("--validation {}: must be above 0 and below 1, or data, as --data takes it",
+                      validation));
+  return share;
+}
 
 Lengths lengths_of(const TrainFlags& flags) {
   const Lengths lengths =
@@ -220,11 +251,25 @@ void supply_data(TrainJob& job, TrainTest data) {
 }
 
 TrainTest read_data(const TrainJob& job) {
-  return about("--data", job.flags.data, [&] {
-    const float divisor = job.flags.data.starts_with("csv:") ? divisor_of(job.flags.start) : 0.0F;
-    return load_data(
-        job.flags.data, job.options.step.seed, job.model.context, lengths_of(job.flags), divisor);
+  const std::string& name = job.flags.data;
+  const std::uint64_t seed = job.options.step.seed;
+  TrainTest data = about("--data", name, [&] {
+    const float divisor = name.starts_with("csv:") ? divisor_of(job.flags.start) : 0.0F;
+    return load_data(name, seed, job.model.context, lengths_of(job.flags), divisor);
   });
+  const std::string& validation = job.flags.validation;
+  if (validation.empty()) return data;
+  about("--validation", validation, [&] {
+    if (const std::optional<double> share = held_out_share(validation)) {
+      TrainTest parts = hold_out(data.train, *share);
+      data.train = std::move(parts.train);
+      data.validation = std::move(parts.test);
+    } else {
+      data.validation = load_validation(validation, name, data.train, seed);
+    }
+    return 0;
+  });
+  return data;
 }
 
 }  // namespace millrace::cli

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -23,6 +25,10 @@ namespace millrace::cli {
 [[nodiscard]] inline std::int64_t ranks_of_machine() {
   return std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 2, 4);
 }
+
+/// The settings that need --validation.
+inline constexpr std::array<std::string_view, 4> kOfValidation = {
+    "validate_every", "keep_best", "early_stopping", "min_delta"};
 
 /// The checkpoint or the weights that a run begins with.
 struct StartFlags {
@@ -53,6 +59,7 @@ struct TrainFlags {
   std::string model = "mlp:64-96-96-96-96-96-96-96-10";
   std::string data = "digits";
   std::string lengths = "fixed";
+  std::string validation;  ///< data, or a share of the training data; empty: none
   std::string schedule = "1f1b";
   std::string partition = "even";
   std::string precision = "f32";
@@ -130,6 +137,10 @@ void add_program(const CLI::App& subcommand, bool alone, TrainJob& job);
 
 /// The data that the flags name. Throws InvalidArgument.
 TrainTest read_data(const TrainJob& job);
+
+/// The share of the training data that --validation holds out; none where it names data. Throws
+/// InvalidArgument for a number out of its range.
+std::optional<double> held_out_share(const std::string& validation);
 
 /// Sets the job's data, or sets of the right sizes without features, for a rank that has neither
 /// the first nor the last stage.

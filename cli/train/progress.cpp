@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <numbers>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -57,7 +58,8 @@ std::string Progress::line(double mean_loss, const std::string& pace) const {
                   last_.learning_rate,
                   pace,
                   options_.idle,
-                  100 * bubble_);
+                  100 * bubble_) +
+      validation_;
   if (last_.loss_scale != 1) text += fmt::format("  scale {:.0f}", last_.loss_scale);
   if (last_.skipped)
     text += last_.has_no_weight() ? "  (all targets weigh 0: skipped)"
@@ -89,8 +91,17 @@ void Progress::step(const StepReport& report, double bubble) {
   stream_ << std::flush;
 }
 
+void Progress::validation(const ValidationReport& report, bool is_text) {
+  const double loss = report.score.mean_loss();
+  validation_ = fmt::format("  validation loss {:.4f}", loss);
+  validation_ += is_text ? fmt::format("  {:.4f} bits per character", loss / std::numbers::ln2)
+                         : fmt::format("  accuracy {:.2f} %", 100 * report.score.accuracy());
+  if (report.is_best) validation_ += "  best";
+  ends_early_ = report.is_last;
+}
+
 void Progress::epoch(const EpochReport& report) {
-  const bool is_last = report.epoch + 1 >= options_.epochs;
+  const bool is_last = report.epoch + 1 >= options_.epochs || ends_early_;
   const bool is_due = !options_.moves && options_.now() - drawn_ >= kSecondsBetweenLines;
   if (!is_last && !is_due) return;
   draw(line(report.mean_loss(), pace_of(report, options_.padded)) + (is_last ? "" : left()));

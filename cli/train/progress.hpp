@@ -41,6 +41,8 @@ class Progress {
 
   /// `bubble` is the idle share of the step: over all ranks, or of the one that is named.
   void step(const StepReport& report, double bubble);
+  /// For the coming line. `is_text`: in bits per character.
+  void validation(const ValidationReport& report, bool is_text);
   void epoch(const EpochReport& report);
 
  private:
@@ -51,6 +53,8 @@ class Progress {
   std::ostream& stream_;
   ProgressOptions options_;
   StepReport last_;
+  std::string validation_;
+  bool ends_early_ = false;
   double bubble_ = 0;
   std::int64_t steps_ = 0;  // since the beginning
   std::size_t width_ = 0;   // of the line that will be written over

@@ -35,6 +35,10 @@ ordered_json settings_of(const TrainJob& job, bool in_processes) {
   if (job.flags.data.starts_with("csv:")) settings["feature_divisor"] = job.data.train.divisor;
   settings["train_samples"] = job.data.train.size();
   settings["test_samples"] = job.data.test.size();
+  if (job.data.validation.size() > 0) {
+    settings["validation"] = job.flags.validation;
+    settings["validation_samples"] = job.data.validation.size();
+  }
   if (job.grid().data() > 1) settings["data_parallel"] = job.grid().data();
   settings["ranks"] = job.program.shape.ranks;
   settings["chunks"] = job.program.shape.chunks();
@@ -86,6 +90,20 @@ ordered_json text_of(const TrainOutcome& outcome) {
   if (outcome.text->padded) text["padding"] = read.padding();
   if (!outcome.text->sample.empty()) text["sample"] = outcome.text->sample;
   return text;
+}
+
+ordered_json validations_of(const TrainJob& job, const FitReport& fit) {
+  ordered_json list = ordered_json::array();
+  for (const ValidationReport& report : fit.validations) {
+    const double loss = report.score.mean_loss();
+    list.push_back({{"step", report.step},
+                    {"epoch", report.epoch},
+                    {"loss", loss},
+                    {"accuracy", report.score.accuracy()},
+                    {"seconds", report.seconds}});
+    if (job.data.train.windows.positions > 0) list.back()["bits_per_character"] = bits_of(loss);
+  }
+  return list;
 }
 
 ordered_json bubble_of(const StepUse& use) {
@@ -251,16 +269,23 @@ void print_outcome(std::ostream& stream, const TrainOutcome& outcome) {
     stream << "sample:" << outcome.text->sample << '\n';
 }
 
+void print_early_stop(std::ostream& stream, const TrainOutcome& outcome) {
+  if (!outcome.fit.early_stop.empty())
+    stream << "stopped early: " << outcome.fit.early_stop << '\n';
+}
+
 void print_finished(std::ostream& stream, const TrainOutcome& outcome, std::int64_t step) {
   stream << "finished at step " << step << "; nothing is left to train\n";
   print_score(stream, outcome);
   stream << "weights " << outcome.weights_hash << '\n';
+  print_early_stop(stream, outcome);
 }
 
 std::string finished_json(const TrainJob& job, const TrainOutcome& outcome, std::int64_t step) {
   ordered_json document;
   document["settings"] = settings_of(job, outcome.processes > 0);
   document["finished"] = true;
+  if (!outcome.fit.early_stop.empty()) document["stopped_early"] = outcome.fit.early_stop;
   document["step"] = step;
   document["updates"] = outcome.updates;
   document["accuracy"] = outcome.score.accuracy();
@@ -287,6 +312,8 @@ std::string outcome_json(const TrainJob& job, const TrainOutcome& outcome) {
     document["losses"].push_back(epoch.mean_loss());
     document["losses_hex"].push_back(hex_float(epoch.mean_loss()));
   }
+  if (job.data.validation.size() > 0) document["validations"] = validations_of(job, outcome.fit);
+  if (!outcome.fit.early_stop.empty()) document["stopped_early"] = outcome.fit.early_stop;
   document["updates"] = outcome.updates;
   document["skipped"] = outcome.fit.skipped();
   document["skipped_without_weight"] = outcome.fit.without_weight();

@@ -68,7 +68,7 @@ Found readable_at(const std::string& source) {
       if (&place == &places.back()) throw;
     }
   }
-  return read(source);
+  return read(resolve_best(source));
 }
 
 /// A job that was started again continues from what it saved, unless that is older than what it was
@@ -187,6 +187,10 @@ std::string take(CLI::App& subcommand, const Found& found, int world) {
   if (!is_given(subcommand, "--dropout")) set(subcommand, "--model", manifest.model);
   set(subcommand, "--data", value_in(found.facts, "data"));
   take_lengths(subcommand, value_in(found.facts, "lengths"));
+  set(subcommand, "--validation", value_in(found.facts, "validation"));
+  for (const std::string_view name : kOfValidation)
+    if (name != "keep_best" || is_given(subcommand, flag("save_folder")))
+      set(subcommand, flag(name), value_in(found.facts, std::string(name)));
   set(subcommand, "--precision", manifest.precision);
   share_out(
       subcommand,
@@ -221,8 +225,9 @@ void take_settings(CLI::App& subcommand, StartFlags& flags, int world) {
   require_values(subcommand);
   SettingValues given = given_settings(subcommand);
   const std::string& save = given["save_folder"];
-  require(flags.resume != "auto" || !save.empty(),
-          "--resume auto: needs --save, whose folder it looks in");
+  require((flags.resume != "auto" && flags.resume != "best") || !save.empty(),
+          fmt::format("--resume {}: needs --save, whose folder it looks in", flags.resume));
+  if (flags.resume == "best") flags.resume = save + "/best";
   if (!save.empty()) take_own_checkpoint(flags, save);
   flags.from = flags.resume == "auto" ? save : flags.resume;
   if (flags.resume == "auto" && find_checkpoints(save).empty()) flags.from.clear();

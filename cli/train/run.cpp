@@ -62,6 +62,10 @@ class Printer {
 
   void show(const GradientInspection& gradients) { stream_ << to_string(gradients) << std::flush; }
 
+  void validated(const ValidationReport& report) {
+    progress_.validation(report, job_.data.train.windows.positions > 0);
+  }
+
   Progress& progress() { return progress_; }
   Watching& watching() { return watching_; }
 
@@ -84,7 +88,9 @@ class Printer {
     }
     outputs_.write(program, whole.last, whole.cost);
     watching_.finish();
-    if (!job_.flags.json) print_files(std::cout, job_.flags);
+    if (job_.flags.json) return;
+    print_files(std::cout, job_.flags);
+    print_early_stop(std::cout, outcome);
   }
 
  private:
@@ -167,6 +173,7 @@ void listen(Trainer& trainer,
   };
   if (!printer) return;
   trainer.on_gradients = [&](const GradientInspection& found) { printer->show(found); };
+  trainer.on_validation = [&](const ValidationReport& report) { printer->validated(report); };
   trainer.on_epoch = [&](const EpochReport& epoch) { printer->progress().epoch(epoch); };
   trainer.on_record = [&](const StepRecord& record) { printer->watching().add(record); };
 }
@@ -181,6 +188,8 @@ TrainOutcome evaluate_finished(const TrainJob& job,
   outcome.updates = trainer.global_step();
   outcome.score = trainer.evaluate(job.data.test);
   outcome.weights_hash = trainer.weights_hash();
+  outcome.fit.early_stop =
+      early_stop(job.options.validation, trainer.state().counters().validation);
   if (!printer) return outcome;
   outcome.text = text_outcome(job, trainer, place.endpoint == nullptr);
   printer->report_finished(outcome, trainer.state().counters().mini_batches);
@@ -218,7 +227,8 @@ TrainOutcome run_training(const TrainJob& job, const TrainPlace& place) {
   if (place.processes > 0) outcome.places = place.endpoint->world() / place.processes;
   if (printer) printer->begin(trainer);
   try {
-    outcome.fit = trainer.fit(job.data.train, stop.get_token());
+    const Dataset& held = job.data.validation;
+    outcome.fit = trainer.fit(job.data.train, stop.get_token(), held.size() > 0 ? &held : nullptr);
   } catch (...) {
     if (printer) printer->watching().finish_failed();
     throw;

@@ -58,6 +58,9 @@ struct TrainOutcome {
   std::optional<TextOutcome> text = {};
 };
 
+/// Its last line, if it was stopped early.
+void print_early_stop(std::ostream& stream, const TrainOutcome& outcome);
+
 void print_outcome(std::ostream& stream, const TrainOutcome& outcome);
 
 /// The settings of a run, for JSON.

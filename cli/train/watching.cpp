@@ -33,6 +33,7 @@ void Watching::begin(bool resumes, std::int64_t step, const Program& program, in
   last_end_ = job_.flags.start.began;
   if (!log_) return;
   StepRecord form;
+  form.validates = job_.data.validation.size() > 0;
   for (int copy = 0; copy < replicas; ++copy)
     for (int rank = 0; rank < program.shape.ranks; ++rank)
       form.ranks.push_back({Rank{rank}, copy, {}, {}});

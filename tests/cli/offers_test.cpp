@@ -202,8 +202,12 @@ class Offers : public CommandTest {
                                    "--clip-norm 1",       "--max-skipped 3",
                                    "--dropout 0.1",       "--seed 2",
                                    "--last-batch drop",   "--json",
-                                   "--inspect-gradients", "--threads-per-rank 2"})
+                                   "--inspect-gradients", "--threads-per-rank 2",
+                                   "--validation 0.1"})
       lines[more.substr(0, more.find(' '))] = job + more;
+    for (const std::string more : {"--validate-every 2ep", "--early-stopping 2", "--min-delta 0.1"})
+      lines[more.substr(0, more.find(' '))] = job + "--validation 0.1 " + more;
+    lines["--keep-best"] = job + "--validation 0.1 --keep-best accuracy --save " + path("seventh");
     for (const char* option : {"--trace", "--svg", "--profile"}) lines[option] = job + file(option);
     lines["--report"] = job + "--report " + path("run.html");
     lines["--log"] = job + "--log " + path("log.jsonl");

@@ -19,6 +19,7 @@ flags.add_argument("--made-here", action="store_true")
 flags.add_argument("--folder", default="")
 flags.add_argument("--resume", action="store_true")
 flags.add_argument("--fit", action="store_true")
+flags.add_argument("--validate", action="store_true")
 flags.add_argument("--recompute", action="store_true")
 flags.add_argument("--restartable", action="store_true")
 flags = flags.parse_args()
@@ -120,6 +121,7 @@ def main():
     trainer = millrace.Trainer(
         program, layer if flags.made_here else [Layer(number) for number in list(range(stages)) * copies],
         optimizer=millrace.AdamW(0.02), clip_norm=1, save_folder=flags.folder, epochs=2, batch_size=8,
+        keep_best="loss" if flags.validate else None, early_stopping=2 if flags.validate else None, min_delta=1e-2,
         save_every=1 if flags.restartable else None, recompute=flags.recompute, seed=7 if DEED == "has another seed" else 1)
     if flags.resume:
         trainer.resume(flags.folder)
@@ -141,7 +143,9 @@ def main():
             print("the first step is done", file=sys.stderr, flush=True)
             between()
     if flags.fit:
-        print("fit", *(epoch.mean_loss for epoch in trainer.fit(x, t).epochs))
+        fitted = trainer.fit(x, t, validation=0.25 if flags.validate else None)
+        print("fit", *(epoch.mean_loss for epoch in fitted.epochs), fitted.early_stop)
+        print("validations", *((one.mean_loss, one.is_best, one.without_improvement) for one in fitted.validations))
     print("loss", report.mean_loss, "norm", report.gradient_norm, "samples", report.samples)
     print("score", trainer.evaluate(x, t))
     print("weights", trainer.weights_hash())

@@ -95,6 +95,19 @@ def test_one_process_goes_on_from_what_several_saved(launches, tmp_path):
     assert alone("--schedule", "gpipe", "--folder", tmp_path / "saved", "--resume") == f"resumed 9 {weights}\n"
 
 
+def test_ranks_validate_as_one_process_does(launches, tmp_path):
+    words = ["--fit", "--validate", "--folder"]
+    ran = launches.run(["-n", 2], [*words, tmp_path / "saved"])
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == alone(*words, tmp_path / "other")
+    assert "validations (" in ran.stdout and ", True, " in ran.stdout
+    best = [tmp_path / name / "best" for name in ("saved", "other")]
+    shown = [subprocess.run([launches.command.path, "checkpoint", "show", path], capture_output=True, text=True) for path in best]
+    assert shown[0].returncode == 0, shown[0].stderr
+    assert [line for line in shown[0].stdout.splitlines() if line.startswith("weights")] == [
+        line for line in shown[1].stdout.splitlines() if line.startswith("weights")]
+
+
 # What rank 1 does, the exit code of all, and what is said of it.
 ENDS = {
     "fails": (1, ["[rank 1] millrace: forward of stage 1, micro-batch 2 failed on rank 1: ZeroDivisionError: out of luck",

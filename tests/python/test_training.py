@@ -169,6 +169,54 @@ def test_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
     assert resumed.weights_hash() == whole.weights_hash()
 
 
+def test_validation_leaves_the_bits_and_trains_on_no_held_sample():
+    (inputs, targets), heard, hashes = data(20), [], []
+    for validation in (None, (inputs[15:], targets[15:])):
+        trainer = millrace.Trainer(millrace.generate("1f1b", 2, 4), model(2), batch_size=5, epochs=3, validate_every=2)
+        report = trainer.fit(inputs[:15], targets[:15], validation=validation, on_validation=heard.append)
+        hashes.append(trainer.weights_hash())
+    assert hashes[0] == hashes[1]
+    assert report.validations == tuple(heard) and [one.step for one in heard] == [2, 4, 6, 8]
+    assert heard[0].samples == 5 and not heard[0].is_best and report.early_stop == ""
+    share = millrace.Trainer(millrace.generate("1f1b", 2, 4), model(2), batch_size=5, epochs=3, validate_every=2)
+    again = share.fit(inputs, targets, validation=0.25)
+    assert share.weights_hash() == hashes[0]
+    assert [one.mean_loss for one in again.validations] == [one.mean_loss for one in heard]
+
+
+def test_a_resumed_fit_keeps_the_best_and_the_count(tmp_path):
+    inputs, targets = data(20)
+
+    def trainer(folder, **more):
+        return millrace.Trainer(millrace.generate("1f1b", 2, 4), model(2), optimizer=millrace.Sgd(4.0), learning_rate="constant",
+                                batch_size=5, epochs=40, keep_best="loss", early_stopping=4, keep=1, save_folder=str(tmp_path / folder), **more)
+
+    whole = trainer("whole")
+    report = whole.fit(inputs, targets, validation=0.25)
+    losses = [one.mean_loss for one in report.validations]
+    assert report.early_stop.startswith("validation loss did not improve in 4 validations; it was ")
+    assert losses.index(min(losses)) == len(losses) - 5
+
+    class Enough(Exception):
+        pass
+
+    def stop(validation):
+        if validation.without_improvement == 2:
+            raise Enough
+
+    half = trainer("half")
+    with pytest.raises(Enough):
+        half.fit(inputs, targets, validation=0.25, on_validation=stop)
+    rest = trainer("half")
+    rest.resume(tmp_path / "half")
+    assert rest.fit(inputs, targets, validation=0.25).early_stop == report.early_stop
+    assert rest.weights_hash() == whole.weights_hash()
+    best = trainer("other")
+    best.resume(tmp_path / "half" / "best")
+    held = best.evaluate(inputs[15:], targets[15:])
+    assert held.mean_loss == min(losses)
+
+
 def test_names_in_no_decay_do_not_decay():
     class Still(millrace.Stage):
         no_decay = {"bias"}
@@ -281,7 +329,8 @@ def test_every_keyword_reaches_the_trainer(tmp_path):
         accumulate=1, accumulate_order="ascending", optimizer=millrace.Sgd(0.125), shard_optimizer=False, learning_rate="constant",
         warm_up=0, total_updates=0, clip_norm=None, loss_scale="none", max_skipped=3, parameters=[], frozen=[], tied=[], seed=1,
         batch_size=16, last_batch="drop", epochs=2, steps=0, recompute=False, executor="sequential", threads_per_rank=1,
-        save_folder=str(tmp_path), save_every="30s", save_errors="stop", keep=1, keep_every=0)
+        save_folder=str(tmp_path), save_every="30s", save_errors="stop", keep=1, keep_every=0,
+        validate_every="2ep", keep_best="none", early_stopping=0, min_delta=0.0)
     documented = re.findall(r"^(\w+): ", millrace.Trainer.__init__.__doc__.split("Keywords:")[1], re.MULTILINE)
     assert set(every) == set(documented)
     for more in ({}, {"loss_scale": "static:4"}, {"parameters": ["*:lr=0.5"]}, {"batch_size": 9}):
@@ -315,6 +364,13 @@ def test_what_does_not_fit_is_refused():
     refused("^epochs many: must be from 0 to 1000000000$", lambda: trainer(epochs="many"))
     refused(r"^Trainer.step has no argument 'wieght'; did you mean 'weight'\?$", lambda: trainer().step(inputs, wieght=1))
     refused("^save_every 5: there is no folder to save in; give save_folder, too$", lambda: trainer(save_every=5))
+    refused(r"^validate_every 0: must be mini-batches, as 500, or epochs", lambda: trainer(validate_every=0))
+    refused("^keep_best f1: must be loss, accuracy or none$", lambda: trainer(keep_best="f1"))
+    refused("^min_delta -1.0: must be at least 0 and finite$", lambda: trainer(min_delta=-1.0))
+    refused("^early_stopping 3: needs validation$", lambda: trainer(early_stopping=3).fit(inputs, targets))
+    refused("^keep_best loss: needs save_folder", lambda: trainer(keep_best="loss").fit(inputs, targets, validation=0.5))
+    refused("^validation 1.5: must be above 0 and below 1$", lambda: trainer().fit(inputs, targets, validation=1.5))
+    refused(r"^validation: must be \(inputs, targets\), or a share", lambda: trainer().fit(inputs, targets, validation=inputs))
     refused("^save\\(\\) has no folder; make the trainer with save_folder=", lambda: trainer().save())
     refused("sequential", lambda: trainer(executor="threads"))
     refused("targets has 12 rows where others have 13", lambda: trainer().step(inputs, targets[:12]))

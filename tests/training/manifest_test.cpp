@@ -66,6 +66,27 @@ std::string with(const std::string& from, const std::string& to) {
   return hashed(text.replace(place, from.size(), to));
 }
 
+TEST(Manifest, Validation_IsReadAsWrittenAlsoInsideAnUpdate) {
+  Manifest manifest = example();
+  manifest.counters.validation = {.step = 8,
+                                  .metric = ValidationMetric::Accuracy,
+                                  .best_step = 4,
+                                  .best = 0.1,
+                                  .reference_step = 2,
+                                  .reference = 0.7,
+                                  .without_improvement = 3,
+                                  .data = "some"};
+  for (const std::int64_t begun : {0, 2}) {
+    manifest.counters.partial.micro_batches = begun;
+    const std::string text = write_manifest(manifest);
+    EXPECT_EQ(read_manifest(text, "m.json"), manifest);
+    EXPECT_THAT(text, HasSubstr("\"version\": 3"));
+    std::string other = text;
+    other.replace(other.find("\"accuracy\""), 10, "\"f1\"");
+    EXPECT_THAT(refusal_of(hashed(other)), HasSubstr("has a metric that this version has not"));
+  }
+}
+
 TEST(Manifest, IsReadAsItWasWritten) {
   const std::string text = write_manifest(example());
   EXPECT_EQ(read_manifest(text, "m.json"), example());
@@ -121,8 +142,8 @@ TEST(Manifest, RefusesEveryByteThatIsAnother) {
 }
 
 TEST(Manifest, UnknownField_IsRejectedDespiteRightHash) {
-  EXPECT_THAT(refusal_of(with("\"version\": 1", "\"version\": 3")),
-              HasSubstr("m.json: is of version 3 of the format; this program reads up to 2"));
+  EXPECT_THAT(refusal_of(with("\"version\": 1", "\"version\": 4")),
+              HasSubstr("m.json: is of version 4 of the format; this program reads up to 3"));
   EXPECT_THAT(refusal_of(with("millrace checkpoint", "another checkpoint")),
               HasSubstr("is no manifest"));
   EXPECT_THAT(refusal_of(with("\"model\"", "\"modem\"")), HasSubstr("has no 'model'"));

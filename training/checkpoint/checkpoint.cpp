@@ -109,6 +109,31 @@ std::vector<CheckpointPlace> find_checkpoints(const std::string& root, FileSyste
   return places;
 }
 
+std::string best_named_in(const std::string& folder, FileSystem& files) {
+  try {
+    const std::int64_t step = read_manifest_of(folder, files).counters.validation.best_step;
+    if (step == 0) return {};
+    return path_in(folder.substr(0, folder.rfind('/')), folder_name({step, 0}));
+  } catch (const DataError&) {
+    return {};
+  }
+}
+
+std::string resolve_best(const std::string& path, FileSystem& files) {
+  const std::string end = path_in("", kBest);
+  if (!path.ends_with(end) || files.exists(path)) return path;
+  const std::string root = path.substr(0, path.size() - end.size());
+  for (const CheckpointPlace& place : find_checkpoints(root, files)) {
+    const std::string best = best_named_in(place.folder, files);
+    if (!best.empty() && files.exists(path_in(best, kManifestFile))) return best;
+  }
+  throw DataError(root + ": has no best checkpoint; validations find one");
+}
+
+std::string resolve_best(const std::string& path) {
+  return resolve_best(path, local_files());
+}
+
 std::vector<CheckpointPlace> find_checkpoints(const std::string& root) {
   return find_checkpoints(root, local_files());
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -115,9 +116,9 @@ void CheckpointFolder::sweep(const std::string& spared) {
   }
 }
 
-void CheckpointFolder::put_aside(const std::string& folder) {
+void CheckpointFolder::put_aside(const std::string& folder, std::string_view prefix) {
   const std::string name = folder.substr(folder.rfind('/') + 1);
-  const std::string aside = path_in(root_, std::string(kDamaged) + name);
+  const std::string aside = path_in(root_, std::string(prefix) + name);
   if (folder != path_in(root_, name) || !files_.exists(folder)) return;
   remove_folder(aside);  // an earlier one of the same step
   files_.rename(folder, aside);
@@ -181,9 +182,15 @@ std::string CheckpointFolder::commit(const Moment& moment,
 
 void CheckpointFolder::retire(const Retention& retention) {
   const std::vector<CheckpointPlace> places = find_checkpoints(root_, files_);
+  std::set<std::string> best;  // any of the newest may be resumed
+  for (std::size_t i = 0; retention.best && std::cmp_less(i, retention.newest); ++i) {
+    if (i == places.size()) break;
+    best.insert(best_named_in(places[i].folder, files_));
+  }
   bool renamed = false;
   for (std::size_t i = 0; i < places.size(); ++i) {
     const auto& [folder, step, micro_batches] = places[i];
+    if (best.contains(folder)) continue;
     if (std::cmp_less(i, retention.newest) || folder == retention.loaded) continue;
     if (retention.every > 0 && step % retention.every == 0 && micro_batches == 0) continue;
     files_.rename(folder, path_in(root_, std::string(kTrash) + folder_name({step, micro_batches})));

@@ -26,6 +26,7 @@ struct Retention {
   int newest = 2;           ///< so many; at least 1
   std::int64_t every = 0;   ///< and those behind a step that is a multiple of this; 0: none
   std::string loaded = {};  ///< and the folder that the training goes on from
+  bool best = false;        ///< and the best one by the manifest of each of the newest
 };
 
 /// Thread-safety: externally synchronised.
@@ -72,8 +73,8 @@ class CheckpointFolder {
   /// there still. Gives the folder.
   std::string commit(const Moment& moment, const std::string& manifest, const std::string& run);
 
-  /// Renames a checkpoint that is damaged, so that it no longer counts. Throws StorageError.
-  void put_aside(const std::string& folder);
+  /// Renames a checkpoint, so that it no longer counts. Throws StorageError.
+  void put_aside(const std::string& folder, std::string_view prefix);
 
   /// Removes what need not stay, and what is left of saves that failed. Nothing may be in flight
   /// but what is spared.

@@ -26,6 +26,7 @@ constexpr std::string_view kFormat = "millrace checkpoint";
 constexpr std::string_view kHash = "manifest_xxh3_128";
 constexpr std::int64_t kMostCopies = 1'000'000;
 constexpr std::int64_t kVersionOfPartial = 2;
+constexpr std::int64_t kVersionOfValidation = 3;
 
 /// All bits of a number that need not be finite: "0x1.8p+1", "inf".
 std::string hex_text(double number) {
@@ -58,6 +59,17 @@ ordered_json json_of(const PartialUpdate& partial) {
           {"loss_weight", hex_text(partial.loss.weight)},
           {"correct", partial.loss.correct},
           {"judged", partial.loss.evaluated}};
+}
+
+ordered_json json_of(const ValidationRecord& record) {
+  return {{"step", record.step},
+          {"metric", name_of(record.metric)},
+          {"best_step", record.best_step},
+          {"best", hex_text(record.best)},
+          {"reference_step", record.reference_step},
+          {"reference", hex_text(record.reference)},
+          {"without_improvement", record.without_improvement},
+          {"data", record.data}};
 }
 
 ordered_json json_of(const CheckpointTensor& tensor) {
@@ -171,6 +183,23 @@ PartialUpdate partial_of(const json& value, const std::string& what) {
   return partial;
 }
 
+ValidationRecord validation_of(const json& value, const std::string& what) {
+  Members members(value, what);
+  ValidationRecord record;
+  record.step = members.count("step");
+  const std::string metric = members.text("metric");
+  if (metric == name_of(ValidationMetric::Accuracy)) record.metric = ValidationMetric::Accuracy;
+  if (metric != name_of(record.metric)) members.refuse("has a metric that this version has not");
+  record.best_step = members.count("best_step");
+  record.best = members.real("best");
+  record.reference_step = members.count("reference_step");
+  record.reference = members.real("reference");
+  record.without_improvement = members.count("without_improvement");
+  record.data = members.text("data");
+  members.require_no_more();
+  return record;
+}
+
 CheckpointTensor tensor_of(const json& value, const std::string& what) {
   Members members(value, what + ": a tensor");
   CheckpointTensor tensor;
@@ -268,14 +297,19 @@ std::vector<CheckpointShard> read_shards(std::string_view text, const std::strin
 std::string write_manifest(const Manifest& manifest) {
   try {
     const bool is_partial = manifest.counters.partial.micro_batches > 0;
+    const bool validates = manifest.counters.validation.step > 0;
+    const std::int64_t version = validates    ? kVersionOfValidation
+                                 : is_partial ? kVersionOfPartial
+                                              : 1;
     ordered_json document = {{"format", kFormat},
-                             {"version", is_partial ? kVersionOfPartial : 1},
+                             {"version", version},
                              {"model", manifest.model},
                              {"precision", manifest.precision},
                              {"optimizer", manifest.optimizer},
                              {"data", manifest.data},
                              {"counters", json_of(manifest.counters)}};
     if (is_partial) document["accumulation"] = json_of(manifest.counters.partial);
+    if (validates) document["validation"] = json_of(manifest.counters.validation);
     document["settings"] = manifest.settings;
     document["shards"] = ordered_json::parse(write_shards(manifest.shards));
     return sealed(std::move(document), kHash);
@@ -300,8 +334,11 @@ Manifest read_manifest(std::string_view text, const std::string& file) {
   manifest.optimizer = members.text("optimizer");
   manifest.data = members.text("data");
   manifest.counters = counters_of(members["counters"], file + ": counters");
-  if (version >= kVersionOfPartial)
+  if (version == kVersionOfPartial ||
+      (version == kVersionOfValidation && document.contains("accumulation")))
     manifest.counters.partial = partial_of(members["accumulation"], file + ": accumulation");
+  if (version == kVersionOfValidation)
+    manifest.counters.validation = validation_of(members["validation"], file + ": validation");
   manifest.settings = settings_of(members["settings"], file);
   const json& shards = members["shards"];
   if (!shards.is_array()) members.refuse("has no list of shards");

@@ -11,6 +11,8 @@
 
 namespace millrace {
 
+class FileSystem;
+
 inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr std::string_view kRunFile = "run.json";
 /// Of what is not finished, and of what is on its way out: the next start removes both.
@@ -20,6 +22,10 @@ inline constexpr std::string_view kTrash = ".trash-";
 inline constexpr std::string_view kLockFile = ".lock";
 /// Of a checkpoint that was found damaged, kept for a person to look at.
 inline constexpr std::string_view kDamaged = "damaged-";
+/// Of one that is newer than the best one, from which the training continued.
+inline constexpr std::string_view kSuperseded = "superseded-";
+/// "DIR/best" stands for the best checkpoint in DIR.
+inline constexpr std::string_view kBest = "best";
 
 /// When a checkpoint is of: behind so many steps, and so many micro-batches of the next.
 struct Moment {
@@ -44,6 +50,10 @@ struct Moment {
 
 /// One spelling for every path, so that two can be compared.
 [[nodiscard]] std::string whole_path(const std::string& path);
+
+/// The folder of the best checkpoint by the manifest in `folder`, next to it; empty: it names none
+/// or cannot be read.
+[[nodiscard]] std::string best_named_in(const std::string& folder, FileSystem& files);
 
 [[nodiscard]] inline std::string path_in(const std::string& folder, std::string_view name) {
   return folder + "/" + std::string(name);

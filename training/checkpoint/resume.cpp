@@ -36,10 +36,13 @@ std::vector<std::string> candidates(ProcessGroup& group,
       mine = path + "\n";
     } else {
       try {
+        if (const std::string best = resolve_best(path, files); best != path) mine = best + "\n";
         for (const CheckpointPlace& place : find_checkpoints(path, files))
           mine += place.folder + "\n";
       } catch (const StorageError&) {
         mine.clear();  // a folder that cannot be read has no checkpoint to load
+      } catch (const DataError&) {
+        mine.clear();  // none is the best
       }
     }
   }
@@ -47,6 +50,15 @@ std::vector<std::string> candidates(ProcessGroup& group,
   std::vector<std::string> folders;
   for (std::string folder; std::getline(lines, folder);) folders.push_back(folder);
   return folders;
+}
+
+std::vector<std::string> newer_than(const std::string& folder, FileSystem& files) {
+  std::vector<std::string> newer;
+  for (const CheckpointPlace& place : find_checkpoints(whole_path(folder + "/.."), files)) {
+    if (place.folder == folder) break;
+    newer.push_back(place.folder);
+  }
+  return newer;
 }
 
 /// Verifies what this process hosts, and its share of the rest: all together verify everything.
@@ -292,6 +304,8 @@ Resumed resume(TrainingState& state,
     restore(state, *checkpoint);
     state.set_counters(counters);
     resumed.report.folder = folder;
+    if (group.rank() == 0 && !folder.starts_with(place))  // it was resolved
+      resumed.report.superseded = newer_than(folder, files);
     resumed.report.changed = changed_settings(saved, own);
     resumed.report.warnings = warnings_of(checkpoint->run(), group);
     if (const std::string end = end_of_bits(saved, own); !end.empty())

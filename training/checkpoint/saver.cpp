@@ -130,7 +130,9 @@ std::string Saver::probed() {
 /// Two trainings in one folder would take each other's checkpoints for their own.
 void Saver::require_own() {
   const ResumeReport& loaded = loaded_;
-  for (const DamagedCheckpoint& damaged : loaded.damaged) folder_.put_aside(damaged.folder);
+  for (const DamagedCheckpoint& damaged : loaded.damaged)
+    folder_.put_aside(damaged.folder, kDamaged);
+  for (const std::string& folder : loaded.superseded) folder_.put_aside(folder, kSuperseded);
   const std::vector<CheckpointPlace> places = find_checkpoints(folder_.root(), *files_);
   const std::int64_t step = state_.counters().mini_batches;
   const auto is_before = [&](const CheckpointPlace& place) {
@@ -202,6 +204,7 @@ std::string Saver::committed(const std::vector<std::string>& votes) {
     std::ranges::sort(manifest_.shards, {}, &CheckpointShard::file);
     const std::string folder = folder_.commit(moment(), write_manifest(manifest_), run_);
     try {
+      retention_.best = manifest_.counters.validation.best_step > 0;
       folder_.retire(retention_);
     } catch (const StorageError& error) {
       return folder + "\n" + error.what();

@@ -65,6 +65,9 @@ void for_each_result(Record& record, const Visit& visit) {
   visit({"samples_per_second", "In the last step."}, record.samples_per_second());
   visit({"makespan"}, record.makespan);
   visit({"bubble", "Idle share of the last step's passes.", "bubble_ratio"}, record.bubble());
+  if (!record.validates) return;
+  visit({"validation_loss", "Mean loss of the last validation."}, record.validation_loss);
+  visit({"validation_accuracy", "Share of right predictions in it."}, record.validation_accuracy);
 }
 
 /// visit(field, value) for what a job knows of its restarts. Older logs have none of them.

@@ -167,6 +167,7 @@ struct StepReader {
 
 StepRecord step_of(const Numbers& numbers) {
   StepRecord record;
+  record.validates = numbers.contains("validation_loss");
   for_each_count(record, StepReader{numbers});
   for_each_result(record, StepReader{numbers});
   if (numbers.contains("restarts")) for_each_of_restarts(record, StepReader{numbers});

@@ -19,6 +19,8 @@ void RunHistory::join(Sums& sums, const Sums& more) {
   sums.restarts += more.restarts;
   sums.losses += more.losses;
   sums.norms += more.norms;
+  sums.validation_loss = more.validation_loss;
+  sums.validation_accuracy = more.validation_accuracy;
   sums.loss += more.loss;
   sums.norm += more.norm;
   sums.rate += more.rate;
@@ -43,6 +45,8 @@ void RunHistory::add(const StepRecord& record) {
     step.norm = report.gradient_norm;
     step.norms = 1;
   }
+  step.validation_loss = record.validation_loss;
+  step.validation_accuracy = record.validation_accuracy;
   step.rate = report.learning_rate;
   step.scale = report.loss_scale;
   step.bubble = record.bubble();
@@ -74,6 +78,8 @@ HistoryPoint RunHistory::point_of(const Sums& sums) {
   point.samples_per_second = sums.seconds > 0 ? sums.samples / sums.seconds : 0;
   point.bubble = mean(sums.bubble, sums.steps);
   point.loss_scale = mean(sums.scale, sums.steps);
+  point.validation_loss = sums.validation_loss;
+  point.validation_accuracy = sums.validation_accuracy;
   point.skipped = sums.skipped;
   point.restarts = sums.restarts;
   return point;

@@ -247,6 +247,10 @@ std::string curves_of(const RunHistory& history) {
         return point.loss_scale != 1;
       }))
     curves.push_back({"loss scale", &HistoryPoint::loss_scale});
+  if (!points.empty() && !std::isnan(points.back().validation_loss)) {
+    curves.push_back({"validation loss", &HistoryPoint::validation_loss});
+    curves.push_back({"validation accuracy (%)", &HistoryPoint::validation_accuracy, 100, " %"});
+  }
   std::string text = "<h2>Curves</h2>\n<p class=\"quiet\">";
   text += history.steps_per_point() == 1
               ? "A point per step."

@@ -12,6 +12,7 @@ struct StepTimes {
   double update = 0;  ///< from the last pass to the end of the step
   double data = 0;
   double save = 0;
+  double validation = 0;          ///< in no step
   std::vector<double> optimizer;  ///< by rank: norm and update of its own parameters
 };
 

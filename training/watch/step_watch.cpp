@@ -63,7 +63,7 @@ StepWatch::Account StepWatch::own_account(const StepTimes& times) {
   const auto now = std::chrono::steady_clock::now();
   Account account;
   account.place = hosted_rank(executor_.timeline());
-  account.seconds = std::chrono::duration<double>(now - since_).count();
+  account.seconds = std::chrono::duration<double>(now - since_).count() - times.validation;
   since_ = now;
   account.pass = times.pass;
   account.update = times.update;

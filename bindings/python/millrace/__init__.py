@@ -59,6 +59,7 @@ from .results import (
     Sums,
     SweepRow,
     SweepTable,
+    ValidationReport,
     Violation,
 )
 from .training import Adam, AdamW, Momentum, Optimizer, Sgd, Stage
@@ -112,6 +113,7 @@ __all__ = [
     "Tensor",
     "Trainer",
     "Unit",
+    "ValidationReport",
     "Violation",
     "action_dtype",
     "compare",

@@ -23,6 +23,7 @@ from .results import (
     StepReport,
     SweepTable,
     Violation,
+    ValidationReport,
 )
 from .training import Optimizer, Stage
 
@@ -353,6 +354,10 @@ class Trainer:
         save_errors: Literal["stop", "continue"] | None = None,
         keep: int | None = None,
         keep_every: int | None = None,
+        validate_every: int | str | None = None,
+        keep_best: Literal["loss", "accuracy", "none"] | None = None,
+        early_stopping: int | None = None,
+        min_delta: float | None = None,
     ) -> None: ...
     def step(
         self, inputs: Arrays, targets: Arrays | None = None, *, weight: float | None = None
@@ -362,8 +367,10 @@ class Trainer:
         inputs: Arrays,
         targets: Arrays | None = None,
         *,
+        validation: tuple[Arrays, Arrays] | float | None = None,
         on_step: Callable[[StepReport], object] | None = None,
         on_epoch: Callable[[EpochReport], object] | None = None,
+        on_validation: Callable[[ValidationReport], object] | None = None,
     ) -> FitReport: ...
     def evaluate(self, inputs: Arrays, targets: Arrays) -> Score: ...
     def predict(self, inputs: Arrays) -> Any: ...

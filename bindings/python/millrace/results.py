@@ -212,12 +212,28 @@ class EpochReport:
 
 
 @dataclass(frozen=True)
+class ValidationReport:
+    """One validation of Trainer.fit, after `step` mini-batches."""
+
+    step: int
+    epoch: int
+    mean_loss: float
+    accuracy: float
+    samples: int
+    seconds: float
+    is_best: bool
+    without_improvement: int
+
+
+@dataclass(frozen=True)
 class FitReport:
-    """What Trainer.fit did."""
+    """What Trainer.fit did; `early_stop` is why it ended before its last step, else empty."""
 
     epochs: tuple[EpochReport, ...]
     samples: int
     seconds: float
+    validations: tuple[ValidationReport, ...] = ()
+    early_stop: str = ""
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,44 @@ py::object epoch_of(const EpochReport& epoch) {
               epoch.seconds);
 }
 
+py::object validation_of(const ValidationReport& report) {
+  return made("ValidationReport",
+              report.step,
+              report.epoch,
+              report.score.mean_loss(),
+              report.score.accuracy(),
+              report.score.samples,
+              report.seconds,
+              report.is_best,
+              report.without_improvement);
+}
+
 py::object fit_of(const FitReport& report) {
-  py::tuple epochs(report.epochs.size());
-  for (std::size_t i = 0; i < epochs.size(); ++i) epochs[i] = epoch_of(report.epochs[i]);
-  return made("FitReport", epochs, report.samples, report.seconds);
+  py::list epochs, validations;
+  for (const EpochReport& epoch : report.epochs) epochs.append(epoch_of(epoch));
+  for (const ValidationReport& validation : report.validations)
+    validations.append(validation_of(validation));
+  return made("FitReport",
+              py::tuple(epochs),
+              report.samples,
+              report.seconds,
+              py::tuple(validations),
+              report.early_stop);
+}
+
+/// Arrays to validate by: a pair of inputs and targets, or the last share of those of the training.
+/// Nothing where `given` is None.
+std::optional<Dataset> validation_of(const py::object& given, Dataset& data, bool sequences) {
+  if (given.is_none()) return std::nullopt;
+  if (PyFloat_Check(given.ptr()) != 0 || PyLong_Check(given.ptr()) != 0) {
+    TrainTest parts = hold_out(data, given.cast<double>());
+    data = std::move(parts.train);
+    return std::move(parts.test);
+  }
+  const bool is_pair = py::isinstance<py::tuple>(given) && py::len(given) == 2;
+  require(is_pair, "validation: must be (inputs, targets), or a share of the samples, as 0.1");
+  const py::tuple pair(given);
+  return dataset_of(pair[0], pair[1], sequences);
 }
 
 /// The stages of a program as a user gives them: one object each, replica after replica, or a
@@ -138,15 +172,21 @@ class PythonTrainer {
   /// the lock.
   FitReport fit(const py::object& inputs,
                 const py::object& targets,
+                const py::object& validation,
                 const py::object& on_step,
-                const py::object& on_epoch) {
+                const py::object& on_epoch,
+                const py::object& on_validation) {
     require_same_arrays();
-    const Dataset data = dataset_of(inputs, targets, shape_.slices > 1);
+    Dataset data = dataset_of(inputs, targets, shape_.slices > 1);
+    const std::optional<Dataset> held = validation_of(validation, data, shape_.slices > 1);
     tell(trainer_->on_step, on_step, [](const StepReport& report) { return report_of(report); });
     tell(trainer_->on_epoch, on_epoch, [](const EpochReport& epoch) { return epoch_of(epoch); });
+    tell(trainer_->on_validation, on_validation, [](const ValidationReport& validated) {
+      return validation_of(validated);
+    });
     for (PythonStage* stage : first_) stage->copy_inputs(true);
     try {
-      FitReport report = unlocked([&] { return trainer_->fit(data); });
+      FitReport report = unlocked([&] { return trainer_->fit(data, {}, held ? &*held : nullptr); });
       end_fit();
       return report;
     } catch (...) {
@@ -181,6 +221,7 @@ class PythonTrainer {
   void end_fit() {
     trainer_->on_step = {};
     trainer_->on_epoch = {};
+    trainer_->on_validation = {};
     for (PythonStage* stage : first_) stage->copy_inputs(false);
   }
 
@@ -314,19 +355,25 @@ void bind_training(py::module_& module) {
           [](PythonTrainer& self,
              const py::object& inputs,
              const py::object& targets,
+             const py::object& validation,
              const py::object& on_step,
-             const py::object& on_epoch) {
-            return fit_of(self.fit(inputs, targets, on_step, on_epoch));
+             const py::object& on_epoch,
+             const py::object& on_validation) {
+            return fit_of(self.fit(inputs, targets, validation, on_step, on_epoch, on_validation));
           },
           "inputs"_a,
           "targets"_a = py::none(),
           py::kw_only(),
+          "validation"_a = py::none(),
           "on_step"_a = py::none(),
           "on_epoch"_a = py::none(),
+          "on_validation"_a = py::none(),
           "Trains over arrays with a row per sample, shuffled again in every epoch by the seed, "
           "and "
           "saves checkpoints where there is a `save_folder`. What is called back is given a "
-          "StepReport or an EpochReport. After `resume` it goes on where that was saved. The "
+          "StepReport, an EpochReport or a ValidationReport. `validation` is evaluated by "
+          "`validate_every`: (inputs, targets), or the last share of the samples, as 0.1, which is "
+          "then not trained on. After `resume` it goes on where that was saved. The "
           "losses' weights of a mini-batch add up to its samples.")
       .def(
           "evaluate",

@@ -193,9 +193,10 @@ struct CheckpointShard {
 /// What manifest.json says. Two trainings in the same state write the same bytes, however they are
 /// cut; what depends on the run lies beside it, in run.json. Thread-safety: a value.
 struct Manifest {
-  /// Later versions go on reading this one and those before. Version 2 is that of a checkpoint
-  /// inside an update; any other is of version 1, in the same bytes as ever.
-  static constexpr std::int64_t kVersion = 2;
+  /// Later versions go on reading this one and those before. Version 3 has a record of validations,
+  /// version 2 is that of a checkpoint inside an update; any other is of version 1, in the same
+  /// bytes as ever.
+  static constexpr std::int64_t kVersion = 3;
 
   // What has to be the same where the training goes on.
   std::string model;  ///< ModelSpec::text; empty: only its parameters are known
@@ -234,6 +235,11 @@ struct CheckpointPlace {
 [[nodiscard]] std::vector<CheckpointPlace> find_checkpoints(const std::string& root);
 [[nodiscard]] std::vector<CheckpointPlace> find_checkpoints(const std::string& root,
                                                             FileSystem& files);
+
+/// `path`; for "DIR/best", the best checkpoint in DIR (ValidationOptions::keep_best), which the
+/// newest manifest there names. Throws DataError when there is none.
+[[nodiscard]] std::string resolve_best(const std::string& path);
+[[nodiscard]] std::string resolve_best(const std::string& path, FileSystem& files);
 
 /// The manifest of the checkpoint in `folder`. Throws DataError naming the file, also when there is
 /// none.

@@ -116,6 +116,7 @@ void check_rows(const Dataset& data);
 struct TrainTest {
   Dataset train;
   Dataset test;
+  Dataset validation = {};  ///< for validation while training; may have no samples
 };
 
 /// The permutation of 0..n-1 that `key` names: Fisher-Yates over counter-based random numbers, so a
@@ -132,6 +133,11 @@ struct TrainTest {
 /// (rounded down, at least one on each side) to train, the rest to test.
 /// Throws InvalidArgument when there are fewer than two samples or the share is not inside (0, 1).
 [[nodiscard]] TrainTest split_by_seed(const Dataset& data, double train_share, std::uint64_t seed);
+
+/// Cuts the last `share` of the samples off, rounded down, at least one on each side; of windows
+/// and documents the tail of the text, in windows side by side. No sample of `test` has a target
+/// that `train` has. Throws as split_by_seed.
+[[nodiscard]] TrainTest hold_out(const Dataset& data, double share);
 
 /// The handwritten digits that are built into the library: 1,797 images of 8x8 (Alpaydin and
 /// Kaynak, UCI 1998, CC BY 4.0), features in [0, 1], ten classes.
@@ -178,6 +184,14 @@ struct TrainTest {
                                   std::int64_t positions = 0,
                                   Lengths lengths = Lengths::Fixed,
                                   float divisor = 0);
+
+/// Data to validate a training on `train` by. Of csv:FILE, text and text:FILE all samples, with the
+/// divisor or the vocabulary of `train`; of digits, idx:FOLDER and `own`, which `train` is of, the
+/// test set. Throws as load_data, and DataError for a byte that the vocabulary does not know.
+[[nodiscard]] Dataset load_validation(std::string_view name,
+                                      std::string_view own,
+                                      const Dataset& train,
+                                      std::uint64_t seed);
 
 /// The bytes of `file`, unpacked when it is gzip. Throws as read_whole does, and DataError when the
 /// gzip stream is damaged or cut or unpacks to more than `limit`.
@@ -255,6 +269,11 @@ struct TextOptions {
 /// cannot be read or is not a regular file. Where the file becomes shorter than it was, taking a
 /// sample behind its end throws DataError.
 [[nodiscard]] TrainTest read_text_samples(const std::string& file, const TextOptions& options);
+
+/// All of "text", the built-in one, or of a file, in windows side by side or documents by the
+/// vocabulary of `like`. Throws as read_text_samples, and DataError for a byte that the vocabulary
+/// does not know.
+[[nodiscard]] Dataset whole_text(const std::string& file, const Dataset::Windows& like);
 
 /// The bytes of all targets of windows side by side, or of documents, in order. Throws
 /// InvalidArgument for a data set that is neither.

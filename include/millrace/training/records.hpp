@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -87,6 +88,10 @@ struct StepRecord {
   /// Of the step's last pass, in the first copy, on the clock of its first rank's machine; rows of
   /// other machines begin with the pass.
   Timeline timeline;
+  bool validates = false;  ///< whether the fit validates: the text has fields for it
+  /// Of the last validation; NaN: there was none.
+  double validation_loss = std::numeric_limits<double>::quiet_NaN();
+  double validation_accuracy = std::numeric_limits<double>::quiet_NaN();
 
   [[nodiscard]] double samples_per_second() const {
     return seconds > 0 ? static_cast<double>(report.samples) / seconds : 0;
@@ -273,6 +278,8 @@ struct HistoryPoint {
   double samples_per_second = 0;  ///< samples over time
   double bubble = 0;
   double loss_scale = 0;
+  double validation_loss = 0;  ///< of the last validation
+  double validation_accuracy = 0;
   std::int64_t skipped = 0;  ///< how many of them
   std::int64_t restarts = 0;
 };
@@ -296,7 +303,8 @@ class RunHistory {
   /// Sums, so that neighbours can be joined.
   struct Sums {
     std::int64_t steps = 0, last_step = 0, skipped = 0, restarts = 0;
-    std::int64_t losses = 0, norms = 0;  // finite ones
+    std::int64_t losses = 0, norms = 0;                   // finite ones
+    double validation_loss = 0, validation_accuracy = 0;  // the last
     double loss = 0, norm = 0, rate = 0, scale = 0, bubble = 0, samples = 0, seconds = 0;
   };
 

@@ -1,9 +1,11 @@
-// What fit(), step(), evaluate(), save() and resume() report.
+// What fit(), step(), evaluate(), save() and resume() report, and what follows from a validation.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "millrace/stages/stage.hpp"
@@ -50,12 +52,95 @@ struct EpochReport {
   [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
 };
 
+/// What evaluate() found.
+struct Score {
+  LossSum loss;
+  std::int64_t samples = 0;  ///< rows of the first stage's inputs
+
+  void add(const LossSum& more, std::int64_t more_samples) {
+    loss += more;
+    samples += more_samples;
+  }
+
+  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
+  /// Share of right predictions among those that the loss evaluated, one per target; of a loss that
+  /// does not count them, among its weight.
+  [[nodiscard]] double accuracy() const {
+    const double of = loss.evaluated > 0 ? static_cast<double>(loss.evaluated) : loss.weight;
+    return of > 0 ? static_cast<double>(loss.correct) / of : 0;
+  }
+};
+
+/// By which validations are compared.
+enum class ValidationMetric : std::uint8_t { Loss, Accuracy };
+
+/// "loss", "accuracy".
+[[nodiscard]] std::string_view name_of(ValidationMetric metric);
+
+/// When fit() evaluates its validation data, and what follows. Training has the same bits with and
+/// without it.
+struct ValidationOptions {
+  std::optional<std::int64_t> every_steps = {};    ///< mini-batches, counted over all the training
+  std::int64_t every_epochs = 1;                   ///< where every_steps is unset
+  std::optional<ValidationMetric> keep_best = {};  ///< keeps the best checkpoint by this metric
+  std::int64_t early_stopping = 0;  ///< validations without improvement that end fit(); 0: off
+  double min_delta = 0;             ///< least improvement, for early_stopping
+
+  /// By which validations are compared: that of keep_best, else the loss.
+  [[nodiscard]] ValidationMetric metric() const {
+    return keep_best.value_or(ValidationMetric::Loss);
+  }
+};
+
+/// The validations of a training so far. Thread-safety: a value.
+struct ValidationRecord {
+  std::int64_t step = 0;  ///< mini-batches before the last validation; 0: there was none
+  ValidationMetric metric = ValidationMetric::Loss;
+  std::int64_t best_step = 0;            ///< of the best checkpoint; 0: there is none
+  double best = 0;                       ///< its metric
+  std::int64_t reference_step = 0;       ///< of the last improvement; 0: there was none
+  double reference = 0;                  ///< its metric
+  std::int64_t without_improvement = 0;  ///< validations since then
+  std::string data = {};                 ///< contents_digest of the validation data
+
+  friend bool operator==(const ValidationRecord&, const ValidationRecord&) = default;
+};
+
+/// Whether a validation is due after `step` mini-batches, where the next one is `batch` of `epoch`.
+[[nodiscard]] bool is_validation_due(const ValidationOptions& options,
+                                     std::int64_t step,
+                                     std::int64_t epoch,
+                                     std::int64_t batch);
+
+/// The record after a validation at `step`. A value that is not finite is never better.
+[[nodiscard]] ValidationRecord next_record(ValidationRecord record,
+                                           const ValidationOptions& options,
+                                           std::int64_t step,
+                                           const Score& score);
+
+/// Why the training ends by early_stopping; empty: it continues.
+[[nodiscard]] std::string early_stop(const ValidationOptions& options,
+                                     const ValidationRecord& record);
+
+/// One validation, which on_validation receives.
+struct ValidationReport {
+  std::int64_t step = 0;   ///< mini-batches before it
+  std::int64_t epoch = 0;  ///< of the last of them, from 0
+  Score score;
+  double seconds = 0;
+  bool is_best = false;  ///< a checkpoint will be kept: see ValidationOptions::keep_best
+  bool is_last = false;  ///< early_stopping ends the training
+  std::int64_t without_improvement = 0;  ///< as in ValidationRecord
+};
+
 /// What fit() did.
 struct FitReport {
   std::vector<EpochReport> epochs;
   std::int64_t samples = 0;
-  double seconds = 0;
+  double seconds = 0;    ///< without validations
   bool stopped = false;  ///< it was asked to end before all steps had run
+  std::vector<ValidationReport> validations = {};
+  std::string early_stop = {};  ///< why it ended before all steps had run; empty: it did not
 
   /// Steps that did not update.
   [[nodiscard]] std::int64_t skipped() const { return sum(&EpochReport::skipped); }
@@ -71,20 +156,6 @@ struct FitReport {
     std::int64_t total = 0;
     for (const EpochReport& epoch : epochs) total += epoch.*member;
     return total;
-  }
-};
-
-/// What evaluate() found.
-struct Score {
-  LossSum loss;
-  std::int64_t samples = 0;  ///< rows of the first stage's inputs
-
-  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
-  /// Share of right predictions among those that the loss evaluated, one per target; of a loss that
-  /// does not count them, among its weight.
-  [[nodiscard]] double accuracy() const {
-    const double of = loss.evaluated > 0 ? static_cast<double>(loss.evaluated) : loss.weight;
-    return of > 0 ? static_cast<double>(loss.correct) / of : 0;
   }
 };
 
@@ -111,6 +182,9 @@ struct DamagedCheckpoint {
 struct ResumeReport {
   std::string folder;                           ///< of the checkpoint
   std::vector<DamagedCheckpoint> damaged = {};  ///< newer ones that were passed over
+  /// Newer ones than the best one, from which it continues: the first save in their folder renames
+  /// them. The first process knows.
+  std::vector<std::string> superseded = {};
   std::vector<std::string> changed = {};   ///< settings that decide bits: "clip_norm: 1, was none"
   std::vector<std::string> warnings = {};  ///< why bits may differ from here on
 };

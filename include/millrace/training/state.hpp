@@ -19,6 +19,7 @@
 #include "millrace/training/loader.hpp"
 #include "millrace/training/loss_scale.hpp"
 #include "millrace/training/optimizer.hpp"
+#include "millrace/training/reports.hpp"
 #include "millrace/transport/process_group.hpp"
 
 namespace millrace {
@@ -53,7 +54,8 @@ struct TrainingCounters {
   // rate without total_updates count from here.
   std::int64_t fit_global_step = 0;
   std::int64_t fit_mini_batches = 0;
-  PartialUpdate partial = {};  ///< of the mini-batch that fit() would run next
+  PartialUpdate partial = {};        ///< of the mini-batch that fit() would run next
+  ValidationRecord validation = {};  ///< of the current fit
 
   friend bool operator==(const TrainingCounters&, const TrainingCounters&) = default;
 };

@@ -130,7 +130,13 @@ class Trainer {
   /// early, between two steps or two passes of one, when `stop` asks for it. Changes no options: a
   /// second call goes on from the weights of the first, and a learning rate without total_updates
   /// starts again.
-  FitReport fit(const Dataset& data, const std::stop_token& stop = {});
+  ///
+  /// `validation` (see hold_out) is evaluated when options().validation says so; weights have the
+  /// same bits with and without it. Throws InvalidArgument for options that need it, and when
+  /// keep_best has no folder.
+  FitReport fit(const Dataset& data,
+                const std::stop_token& stop = {},
+                const Dataset* validation = nullptr);
 
   /// Trains over mini-batches of yours, from their position until it has passed
   /// options().fit.epochs epochs, or as many steps as options().fit.steps have run since the fit
@@ -147,7 +153,9 @@ class Trainer {
   ///
   /// Throws InvalidArgument when a learning rate without total_updates cannot know the number of
   /// steps, and SaveFailed as SaveErrors::Throw, or when another job has locked the save folder.
-  FitReport fit(BatchSource& batches, const std::stop_token& stop = {});
+  FitReport fit(BatchSource& batches,
+                const std::stop_token& stop = {},
+                const Dataset* validation = nullptr);
 
   /// Saves a checkpoint of the state as it is to options().save.folder, and waits until it is
   /// durable. A collective. Throws InvalidArgument without a folder, when the folder has
@@ -227,13 +235,15 @@ class Trainer {
   /// After every step, and on_step, with WatchOptions::records; in the first process alone.
   std::function<void(const StepRecord&)> on_record;
   std::function<void(const EpochReport&)> on_epoch;  ///< after every epoch of fit()
+  /// After every validation of fit(), between on_step and on_record of the step before it.
+  std::function<void(const ValidationReport&)> on_validation;
   /// When a save of fit() is durable or has failed: at the next boundary of steps.
   std::function<void(const SaveReport&)> on_save;
 
  private:
   struct State;
   class Saving;
-  FitReport run(BatchSource& batches, const std::stop_token& stop);
+  FitReport run(BatchSource& batches, const std::stop_token& stop, const Dataset* validation);
 
   std::unique_ptr<State> state_;
 };

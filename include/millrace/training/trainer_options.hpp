@@ -1,4 +1,4 @@
-// TrainerOptions: how a model is trained, in five groups. PipelineOptions: the schedule and the
+// TrainerOptions: how a model is trained, in six groups. PipelineOptions: the schedule and the
 // partition that a trainer makes itself.
 #pragma once
 
@@ -21,6 +21,7 @@
 #include "millrace/training/loader.hpp"
 #include "millrace/training/loss_scale.hpp"
 #include "millrace/training/optimizer.hpp"
+#include "millrace/training/reports.hpp"
 
 namespace millrace {
 
@@ -186,6 +187,7 @@ struct TrainerOptions {
   FitOptions fit = {};
   SaveOptions save = {};
   WatchOptions watch = {};
+  ValidationOptions validation = {};
 };
 
 }  // namespace millrace
