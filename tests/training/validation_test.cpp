@@ -1,5 +1,6 @@
 // Validations of fit(): when they are due, what follows from them, and that training does not
 // notice.
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -203,7 +204,14 @@ TEST(Validation, Record_HasItsResultAndNotItsTime) {
     history.add(record);
     lines.push_back(prometheus_text(totals, record));
   };
-  const FitReport report = trainer.fit(runs.train, {}, &runs.held);
+  const Dataset held = first_digits(1600, 100);
+  const auto start = std::chrono::steady_clock::now();
+  const FitReport report = trainer.fit(runs.train, {}, &held);
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
+  double validations = 0;
+  for (const ValidationReport& validation : report.validations) validations += validation.seconds;
+  EXPECT_LE(totals.seconds() + validations, wall.count());  // they do not overlap
+  EXPECT_LE(report.seconds + validations, wall.count());
 
   EXPECT_THAT(lines.front(), HasSubstr("\nmillrace_validation_loss NaN\n"));
   EXPECT_THAT(lines.back(), HasSubstr("\nmillrace_validation_loss "));
