@@ -47,11 +47,14 @@ Progress::Progress(std::ostream& stream, ProgressOptions options)
       began_(options_.now()),
       drawn_(began_ - kSecondsBetweenLines) {}
 
-std::string Progress::line(double mean_loss, const std::string& pace) const {
+std::string Progress::line(double mean_loss,
+                           const std::string& pace,
+                           const std::string& left) const {
   std::string text =
-      fmt::format("epoch {}/{}  step {}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {}  {} {:.1f} %",
+      fmt::format("epoch {}/{}{}  step {}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {}  {} {:.1f} %",
                   last_.epoch + 1,
                   options_.epochs,
+                  left,
                   last_.global_step,
                   mean_loss,
                   last_.gradient_norm,
@@ -71,7 +74,7 @@ std::string Progress::line(double mean_loss, const std::string& pace) const {
 std::string Progress::left() const {
   const std::int64_t done = last_.epoch * options_.batches_per_epoch + last_.batch + 1;
   const double per_step = (options_.now() - began_) / static_cast<double>(steps_);
-  return "  " + duration_text(per_step * static_cast<double>(options_.steps - done)) + " left";
+  return ", " + duration_text(per_step * static_cast<double>(options_.steps - done)) + " left";
 }
 
 void Progress::draw(std::string text) {
@@ -87,7 +90,9 @@ void Progress::step(const StepReport& report, double bubble) {
   bubble_ = bubble;
   ++steps_;
   if (!options_.moves || options_.now() - drawn_ < kSecondsBetweenMoves) return;
-  draw(line(report.mean_loss(), pace_of(report, options_.padded)) + left());
+  std::string text = line(report.mean_loss(), pace_of(report, options_.padded), left());
+  if (options_.columns > 1) text.resize(std::min(text.size(), options_.columns - 1));
+  draw(std::move(text));
   stream_ << std::flush;
 }
 
@@ -104,7 +109,7 @@ void Progress::epoch(const EpochReport& report) {
   const bool is_last = report.epoch + 1 >= options_.epochs || ends_early_;
   const bool is_due = !options_.moves && options_.now() - drawn_ >= kSecondsBetweenLines;
   if (!is_last && !is_due) return;
-  draw(line(report.mean_loss(), pace_of(report, options_.padded)) + (is_last ? "" : left()));
+  draw(line(report.mean_loss(), pace_of(report, options_.padded), ""));
   stream_ << std::endl;
 }
 

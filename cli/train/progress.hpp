@@ -20,6 +20,7 @@ namespace millrace::cli {
 
 struct ProgressOptions {
   bool moves = false;                  ///< the stream is a terminal: a line may be written over
+  std::size_t columns = 0;             ///< of the terminal; 0: not known
   std::int64_t epochs = 0;             ///< of the run
   std::int64_t batches_per_epoch = 0;  ///< mini-batches
   std::int64_t steps = 0;              ///< mini-batches of the run
@@ -46,7 +47,9 @@ class Progress {
   void epoch(const EpochReport& report);
 
  private:
-  [[nodiscard]] std::string line(double mean_loss, const std::string& pace) const;
+  [[nodiscard]] std::string line(double mean_loss,
+                                 const std::string& pace,
+                                 const std::string& left) const;
   [[nodiscard]] std::string left() const;
   void draw(std::string text);
 

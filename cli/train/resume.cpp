@@ -74,8 +74,9 @@ Found readable_at(const std::string& source) {
 /// A job that was started again continues from what it saved, unless that is older than what it was
 /// given to resume.
 void take_own_checkpoint(StartFlags& flags, const std::string& save) {
+  if (flags.attempt == 0) return;
   const auto places = find_checkpoints(save);
-  if (flags.attempt == 0 || places.empty()) return;
+  if (places.empty()) return;
   const bool gives = !flags.resume.empty() && flags.resume != "auto";
   if (gives && places.front().step <= readable_at(flags.resume).manifest.counters.mini_batches)
     return;

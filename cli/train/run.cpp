@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <stop_token>
+#include <sys/ioctl.h>
 #include <thread>
 #include <unistd.h>
 
@@ -29,6 +30,12 @@ Trainer trainer_of(const TrainJob& job, const TrainPlace& place) {
   return Trainer(rank_parts(job.model, job.plan(), job.options, position, *place.group));
 }
 
+/// Of a terminal; 0 for another file.
+std::size_t columns_of(int file) {
+  winsize size{};
+  return ::ioctl(file, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 /// Progress and results, printed by rank 0.
 class Printer {
  public:
@@ -41,6 +48,7 @@ class Printer {
         stream_(&buffer_),
         progress_(stream_,
                   {.moves = isatty(place_) == 1,
+                   .columns = columns_of(place_),
                    .epochs = job.epochs(),
                    .batches_per_epoch = job.batches_per_epoch(),
                    .steps = job.steps(),
