@@ -379,7 +379,7 @@ TEST(EarlyStopping, ResumedRun_KeepsItsCount) {
   EXPECT_FALSE(longer.is_finished());
 }
 
-TEST(Validation, RanksAndReplicas_ValidateAsOneProcess) {
+TEST(Validation, Ranks_ValidateAsOneProcess) {
   Runs one("one"), many("many");
   Trainer trainer = trainer_of(parse_model(kModel), worsening(one, 3));
   trainer.fit(one.train, {}, &one.held);
