@@ -25,7 +25,7 @@ struct ProgressOptions {
   std::int64_t batches_per_epoch = 0;  ///< mini-batches
   std::int64_t steps = 0;              ///< mini-batches of the run
   std::string idle = "bubble";         ///< name of the share that `step` is given
-  /// Samples have lengths of their own: tokens show the pace better, and the padding is shown.
+  /// Samples differ in length: the line has tokens per second and the share of padding.
   bool padded = false;
   /// Seconds on any clock.
   std::function<double()> now = [] {

@@ -193,9 +193,8 @@ struct CheckpointShard {
 /// What manifest.json says. Two trainings in the same state write the same bytes, however they are
 /// cut; what depends on the run lies beside it, in run.json. Thread-safety: a value.
 struct Manifest {
-  /// Later versions go on reading this one and those before. Version 3 has a record of validations,
-  /// version 2 is that of a checkpoint inside an update; any other is of version 1, in the same
-  /// bytes as ever.
+  /// The newest version. All older ones can be read. A manifest has version 3 if it has a record of
+  /// validations, else version 2 if it was saved inside an update, else version 1.
   static constexpr std::int64_t kVersion = 3;
 
   // What has to be the same where the training goes on.

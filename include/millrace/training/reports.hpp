@@ -63,15 +63,15 @@ struct Score {
   }
 
   [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
-  /// Share of right predictions among those that the loss evaluated, one per target; of a loss that
-  /// does not count them, among its weight.
+  /// Right predictions divided by the targets that the loss evaluated. A loss that does not count
+  /// its targets is divided by its weight.
   [[nodiscard]] double accuracy() const {
     const double of = loss.evaluated > 0 ? static_cast<double>(loss.evaluated) : loss.weight;
     return of > 0 ? static_cast<double>(loss.correct) / of : 0;
   }
 };
 
-/// By which validations are compared.
+/// What validations are compared by.
 enum class ValidationMetric : std::uint8_t { Loss, Accuracy };
 
 /// "loss", "accuracy".
@@ -86,7 +86,7 @@ struct ValidationOptions {
   std::int64_t early_stopping = 0;  ///< validations without improvement that end fit(); 0: off
   double min_delta = 0;             ///< least improvement, for early_stopping
 
-  /// By which validations are compared: that of keep_best, else the loss.
+  /// What validations are compared by: the metric of keep_best, else the loss.
   [[nodiscard]] ValidationMetric metric() const {
     return keep_best.value_or(ValidationMetric::Loss);
   }

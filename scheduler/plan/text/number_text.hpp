@@ -1,4 +1,4 @@
-// Numbers of messages: as short as they are, whatever their size.
+// Numbers in messages: at most 12 significant digits, without trailing zeros.
 #pragma once
 
 #include <array>
