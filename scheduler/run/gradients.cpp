@@ -37,6 +37,7 @@ void add_gradient(Tensor& sum, const Tensor& term, Stage stage) {
 }
 
 Tensor copy_into(TensorPool& pool, const Tensor& from) {
+  if (from.is_reference()) return from.another_reference();
   Tensor copy = pool.make(from.dtype(), from.dims());
   if (from.bytes() != 0) std::memcpy(copy.data(), from.data(), from.bytes());
   return copy;

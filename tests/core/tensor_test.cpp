@@ -152,6 +152,27 @@ constexpr bool lends_rows = requires(Given tensor) {
 };
 static_assert(lends_rows<Tensor&> && !lends_rows<Tensor&&>, "rows of a temporary would dangle");
 
+TEST(Tensor, References_AreCountedAndHaveNoBytes) {
+  int object = 1;  // references to it
+  static constexpr ReferenceCount kCount{
+      .retain = [](void* it) noexcept { ++*static_cast<int*>(it); },
+      .release = [](void* it) noexcept { --*static_cast<int*>(it); }};
+  {
+    const Tensor first = Tensor::reference(&object, 3, kCount);
+    const Tensor second = first.another_reference();
+    const Tensor third = second.clone();
+
+    EXPECT_EQ(object, 3);
+    EXPECT_TRUE(third.is_reference());
+    EXPECT_EQ(third.data(), &object);
+    EXPECT_EQ(third.rows(), 3);
+    EXPECT_EQ(third.bytes(), 0U);
+    EXPECT_THROW((void)first.bytes_and_margins(), InvalidArgument);
+    EXPECT_THROW((void)Tensor(DType::F32, {3}).another_reference(), InvalidArgument);
+  }
+  EXPECT_EQ(object, 0);
+}
+
 TEST(Tensor, BorrowedRowsAreTheSameMemory) {
   Tensor tensor(DType::F32, {3, 2});
   for (std::size_t i = 0; i < 6; ++i) tensor.as<float>()[i] = static_cast<float>(i);

@@ -175,9 +175,16 @@ inline void free_with_margins(void* data) noexcept {
 }
 
 /// Whether there is memory around a tensor's bytes that may be read.
-enum class Margins : bool {
-  None,  ///< foreign memory, or the middle of another tensor
-  Whole  ///< kAlignment bytes before the first and after the last, see allocate_with_margins
+enum class Margins : std::uint8_t {
+  None,      ///< foreign memory, or the middle of another tensor
+  Whole,     ///< kAlignment bytes before the first and after the last, see allocate_with_margins
+  Reference  ///< there are no bytes at all, see Tensor::reference
+};
+
+/// How references to an object are counted; see Tensor::reference. Thread-safety: from any thread.
+struct ReferenceCount {
+  void (*retain)(void* object) noexcept;
+  void (*release)(void* object) noexcept;
 };
 
 /// A typed, shaped block of memory on a 64-byte boundary (borrowed memory: wherever it lies).
@@ -218,6 +225,29 @@ class Tensor {
         release_(release),
         owner_(owner),
         margins_(margins) {}
+
+  /// Carries an object of a host language between stages of one process: it has rows and no bytes,
+  /// data() is the object. Takes over one reference. Nothing adds up, hashes or sends such a
+  /// tensor; another_reference() is its copy. `count` must outlive it.
+  [[nodiscard]] static Tensor reference(void* object,
+                                        std::int64_t rows,
+                                        const ReferenceCount& count) {
+    return {DType::U8,
+            {rows, 0},
+            object,
+            &end_reference,
+            const_cast<ReferenceCount*>(&count),
+            Margins::Reference};
+  }
+
+  [[nodiscard]] bool is_reference() const { return margins_ == Margins::Reference; }
+
+  [[nodiscard]] Tensor another_reference() const {
+    require(is_reference(), "this tensor is not a reference");
+    const auto& count = *static_cast<const ReferenceCount*>(owner_);
+    count.retain(data_);
+    return reference(data_, dims_[0], count);
+  }
 
   Tensor(Tensor&& other) noexcept
       : dtype_(std::exchange(other.dtype_, DType::F32)),
@@ -305,9 +335,10 @@ class Tensor {
     if (bytes_ != 0) std::memset(data_, 0, bytes_);
   }
 
-  /// A deep copy in memory of its own.
+  /// A deep copy in memory of its own; of a reference another one.
   [[nodiscard]] Tensor clone() const {
     if (data_ == nullptr) return {};
+    if (is_reference()) return another_reference();
     Tensor copy = uninitialised(dtype_, dims_);
     if (bytes_ != 0) std::memcpy(copy.data_, data_, bytes_);
     return copy;
@@ -326,6 +357,10 @@ class Tensor {
   }
 
  private:
+  static void end_reference(void* object, std::size_t /*bytes*/, void* count) noexcept {
+    static_cast<const ReferenceCount*>(count)->release(object);
+  }
+
   DType dtype_ = DType::F32;
   Dims dims_;
   std::size_t bytes_ = 0;
