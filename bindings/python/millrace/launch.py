@@ -28,6 +28,9 @@ from .errors import Error, InvalidArgument, StepError
 compared: dict[str, str] = {"python": platform.python_version(), "numpy": np.__version__}
 """What decides bits here: a module that computes adds its own when it is imported."""
 
+action_timeout = 0.0
+"""Least seconds that an action may take, for a module whose passes may compile first."""
+
 _here: _millrace.Launched | None = None
 _alone: _millrace.Launched | None = None
 _failed = False
@@ -48,7 +51,7 @@ def join_launch(fields: Mapping[str, object] | None = None) -> _millrace.Launche
         return _here
     all_fields = {**compared, **{name: str(value) for name, value in (fields or {}).items()}}
     with _ended_by_ctrl_c():
-        _here = _millrace.meet(list(all_fields.items()))
+        _here = _millrace.meet(list(all_fields.items()), action_timeout)
     if _here.world > 1:
         atexit.register(_leave)
     return _here

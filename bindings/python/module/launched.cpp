@@ -16,11 +16,13 @@ namespace {
 using namespace py::literals;
 
 /// What ranks compare when they meet: how millrace was built, then what the program adds.
-std::shared_ptr<Launched> meet_all(const std::vector<std::pair<std::string, std::string>>& own) {
+std::shared_ptr<Launched> meet_all(const std::vector<std::pair<std::string, std::string>>& own,
+                                   double least_seconds) {
   const py::gil_scoped_release unlocked;
   HelloFields fields = build_fields();
   fields.insert(fields.end(), own.begin(), own.end());
-  return std::make_shared<Launched>(joined(fields));
+  const std::chrono::milliseconds least(static_cast<std::int64_t>(least_seconds * 1000));
+  return std::make_shared<Launched>(joined(fields, least));
 }
 
 /// A rank that has left is done: the failure of another is not its own.
@@ -98,7 +100,7 @@ void bind_launched(py::module_& module) {
       "alone",
       [] { return std::make_shared<Launched>(alone()); },
       "The place of a process that meets nobody.");
-  module.def("meet", &meet_all, "fields"_a, "See millrace/launch.py.");
+  module.def("meet", &meet_all, "fields"_a, "action_timeout"_a = 0.0, "See millrace/launch.py.");
 }
 
 }  // namespace millrace::python

@@ -3,6 +3,7 @@
 // as Trainer does.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,7 +37,8 @@ class Launched {
 /// Meets the other ranks, or finds that there are none, at the place that the environment says;
 /// blocks, without the interpreter's lock. Once per process: see millrace/launch.py. A build
 /// without ZeroMQ throws Error where there are others.
-[[nodiscard]] JoinedRank joined(const HelloFields& fields);
+/// An action may take `least` before its rank counts as hung, unless the environment sets more.
+[[nodiscard]] JoinedRank joined(const HelloFields& fields, std::chrono::milliseconds least);
 
 /// The only rank of a world of one.
 [[nodiscard]] JoinedRank alone();

@@ -17,4 +17,5 @@ PYBIND11_MODULE(_millrace, module) {
   bind_dlpack(module);
   bind_launched(module);
   bind_training(module);
+  bind_step_passes(module);
 }

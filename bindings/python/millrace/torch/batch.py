@@ -1,0 +1,63 @@
+"""A mini-batch as micro-batches: trees of tensors, cut by their rows."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from ..errors import InvalidArgument
+from .loss import LossRule, UnitLoss, rows_of
+
+
+class MiniBatch:
+    """What a step reads, and the losses that it leaves, by micro-batch. The first (samples modulo
+    micro-batches) of them have one sample more."""
+
+    def __init__(self, inputs: Any, targets: Any, count: int, loss: LossRule, weight: float | None,
+                 predicts: bool = False) -> None:
+        self.samples = rows_of(inputs)
+        sizes = [self.samples // count + (at < self.samples % count) for at in range(count)]
+        self.first_rows = [sum(sizes[:at]) for at in range(count)]
+        self.inputs = [_arguments(part) for part in _cut(inputs, self.samples, sizes)]
+        parts = _cut(targets, self.samples, sizes)
+        self.targets: list[Any] = [] if predicts else parts
+        self.weights = [] if predicts else [
+            float(size) if part is None else loss.weight(part) for size, part in zip(sizes, parts)]
+        self.weight = sum(self.weights) if weight is None else float(weight)
+        self.losses: dict[int, UnitLoss] = {}
+        self.outputs: dict[int, Any] = {}
+        self._given = inputs, targets
+
+    def digest(self) -> int:
+        """Of the bytes that lie on the host: ranks compare it."""
+        digest = 1
+        for leaf in tree_leaves(self._given):
+            if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
+                digest = zlib.crc32(leaf.detach().contiguous().reshape(-1).view(torch.uint8).numpy(), digest)
+        return digest
+
+
+def _cut(tree: Any, samples: int, sizes: list[int]) -> list[Any]:
+    """The tree's rows, part after part. What is not a tensor is in every part."""
+    if tree is None:
+        return [None] * len(sizes)
+    leaves, shape = tree_flatten(tree)
+    columns = []
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0:
+            columns.append([leaf] * len(sizes))
+        elif len(leaf) != samples:
+            raise InvalidArgument(f"a mini-batch of {samples} samples has a tensor of {len(leaf)} rows")
+        else:
+            columns.append(list(leaf.detach().split(sizes)))
+    return [tree_unflatten([column[at] for column in columns], shape) for at in range(len(sizes))]
+
+
+def _arguments(part: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Of the first stage's call."""
+    if hasattr(part, "keys"):
+        return (), dict(part)
+    return (tuple(part), {}) if isinstance(part, (tuple, list)) else ((part,), {})

@@ -1,0 +1,348 @@
+"""Pipeline: trains modules of PyTorch by any schedule, with the bits of a plain loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Optional, Union
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from .. import launch
+from .._millrace import Group, Label, Passes, Program, generate
+from ..errors import InvalidArgument, Mismatch
+from ..results import Score, StepReport
+from . import gradients, wire
+from .batch import MiniBatch
+from .loss import LossRule, loss_rule
+from .partition import Model, Partition, Split
+from .stage import ModuleStage, StepInput, generator_state, require_dense
+
+OptimizerOf = Union[torch.optim.Optimizer, Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer]]
+_PRECISIONS = {"f32": None, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+class Pipeline:
+    """Trains a model of PyTorch by a schedule: one mini-batch in, one update of the model out.
+
+    - `model`: an nn.Sequential; a list of modules, one per stage; any nn.Module with `example`, the
+      arguments of one micro-batch (PyTorch's exporter splits it); a Pipe of
+      torch.distributed.pipelining; or a callable that makes the module of a stage.
+    - `split`: "even", "parameters", boundaries, or names of the modules that begin a stage.
+    - `loss`: called with outputs and targets; returns the sum over the micro-batch, or (sum, weight),
+      or (sum, weight, right, evaluated). nn.CrossEntropyLoss and its like keep their reduction.
+      `loss_weight(targets)`: what a loss weighs, if not the number of samples.
+    - `optimizer`: a torch.optim optimizer over the model's parameters, or a callable that makes one
+      of [(name, parameter), ...] (needed where a callable makes the stages). `lr_scheduler` steps
+      after every update.
+    - `clip_norm`: the largest norm of the whole gradient, as torch.nn.utils.clip_grad_norm_.
+    - `precision`: "bf16" or "f16" run modules and loss under autocast; f16 with a loss scale.
+    - `tie`: trains a parameter that two stages share as one weight.
+    - `data_parallel`: replicas of the pipeline, each with its part of the mini-batch.
+    - `recompute`: keeps the inputs of stages alone and runs forward passes again.
+    - `executor`: "flow-graph" (default), "ranks" or "sequential", in one process.
+
+    The gradient of a step is that of (sum of losses) / (sum of weights). Weights have the bits of one
+    torch thread that calls backward() for the same micro-batches in ascending order, for every schedule
+    that verify() calls ascending. Under `millrace launch -n 4 -- python3 train.py` a process is one rank;
+    all ranks are given the same mini-batches.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        loss: Any,
+        optimizer: OptimizerOf,
+        ranks: int | None = None,
+        micro_batches: int | None = None,
+        schedule: str | Program = "1f1b",
+        chunks: int | None = None,
+        split: Split = "even",
+        example: Any = None,
+        loss_weight: Callable[[Any], Any] | None = None,
+        clip_norm: float | None = None,
+        lr_scheduler: Any = None,
+        precision: str = "f32",
+        loss_scale: float | None = None,
+        tie: bool = False,
+        accumulate: int = 1,
+        data_parallel: int = 1,
+        recompute: bool = False,
+        executor: str = "flow-graph",
+        threads_per_rank: int = 1,
+        seed: int = 1,
+        deadline: float = 600.0,
+    ) -> None:
+        self.model, self.program = model, _program(schedule, ranks, micro_batches, chunks)
+        self.clip_norm, self.lr_scheduler, self.seed = clip_norm, lr_scheduler, seed
+        self.accumulate, self.global_step, self.frozen = accumulate, 0, []
+        self._here, self._deadline = launch.place(), deadline
+        shape = self.program.shape
+        self._copies = self._here.world // shape.ranks if self._here.world > 1 else data_parallel
+        if self._here.world > 1 and data_parallel not in (1, self._copies):
+            raise InvalidArgument(f"data_parallel {data_parallel}: {self._here.world} processes are {self._copies} replicas "
+                                  f"of {shape.ranks} ranks")
+        if precision not in _PRECISIONS:
+            raise InvalidArgument(f"precision '{precision}': must be {', '.join(_PRECISIONS)}")
+        self._loss: LossRule = loss_rule(loss, loss_weight)
+        self._scale = gradients.LossScale(loss_scale) if precision == "f16" or loss_scale else None
+        self._partition = Partition(model, split, shape, tie, example)
+        self._stages: dict[tuple[int, int], ModuleStage] = {}
+        takes_turns = self._here.world == 1 and executor != "sequential"
+
+        def made(replica: int, number: int) -> ModuleStage:
+            stage = self._partition.stage(replica, number)
+            self._stages[replica, number] = ModuleStage(
+                stage.module, [stage.module], number, is_last=number == shape.stages - 1, chained=stage.chained,
+                loss=self._loss, precision=_PRECISIONS[precision], threads=threads_per_rank, takes_turns=takes_turns,
+                name=f"stage {number}")
+            return self._stages[replica, number]
+
+        self._passes = Passes(self.program, made, executor, recompute, wire.pack, wire.unpack)
+        self._partition.count_replicas()
+        self._group = Group(self._here)
+        self._sums = gradients.Sums(self._partition, self._here, shape, self._copies)
+        self.optimizer = self._made_optimizer(optimizer)
+        self._evaluations = 0
+        self._steps_begun = 0
+        self._agree()
+
+    # What users call.
+
+    def step(self, inputs: Any, targets: Any = None, *, weight: float | None = None) -> StepReport:
+        """One update by a mini-batch: tensors with a row per sample, tuples of them, or a dict of keyword
+        arguments. `weight`: what all losses weigh, unless `loss` knows."""
+        began = time.perf_counter()
+        batch = MiniBatch(inputs, targets, self._micro_batches(), self._loss, weight)
+        number, self._steps_begun = self._steps_begun, self._steps_begun + 1
+        with self._running(batch, number, training=True):
+            self._sums.zero()
+            for copy in self._copies_here():
+                for index in range(self.accumulate):
+                    self._run(batch, number, copy, index, training=True)
+                self._sums.add_copy(copy)
+            self._sums.join(number)
+            return self._update(batch, number, began)
+
+    def evaluate(self, inputs: Any, targets: Any) -> Score:
+        """The loss over a mini-batch, without a change: modules are in eval() meanwhile."""
+        losses, batch = self._evaluated(inputs, targets)
+        report = self._read(losses, [])
+        return Score(report.loss / report.weight if report.weight else 0.0, report.loss, report.weight,
+                     report.right / (report.evaluated or report.weight or 1.0), batch.samples)
+
+    def predict(self, inputs: Any) -> Any:
+        """What the last stage returns, a row per sample; None where it is in another process."""
+        outputs, _ = self._evaluated(inputs, None, predicts=True)
+        if not outputs:
+            return None
+        return _joined([outputs[unit] for unit in sorted(outputs)])
+
+    def state_dict(self, gather: bool = True) -> dict[str, Any]:
+        """The model's own state_dict(). `gather`: of all ranks, the same on each; all must call it."""
+        own = {name: tensor for stage in self._hosted() for name, tensor in stage.module_state().items()}
+        if gather and self._here.world > 1:
+            own = self._gathered(own)
+        if isinstance(self.model, nn.Module):
+            return {name: own.get(name, tensor) for name, tensor in self.model.state_dict().items()}
+        return {name: tensor.detach() if isinstance(tensor, torch.Tensor) else tensor for name, tensor in own.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies tensors into the stages of this process, by the names of state_dict()."""
+        for stage in self._hosted():
+            stage.load(state)
+
+    def weights_hash(self) -> str:
+        """blake2b over names, dtypes, shapes and bytes of all parameters: equal bits, equal hash."""
+        return gradients.weights_hash(self._sums.named(), self._group if self._here.world > 1 else None)
+
+    def warnings(self) -> list[str]:
+        """What is right but not as good as the schedule promises."""
+        return self._passes.warnings()
+
+    @property
+    def timeline(self) -> list[Any]:
+        """Start and end of every action of the last step in seconds, an array per rank."""
+        return self._passes.timeline
+
+    # A step.
+
+    def _micro_batches(self) -> int:
+        return self.program.shape.micro_batches * self.accumulate * self._copies
+
+    def _copies_here(self) -> Sequence[int]:
+        if self._here.world == 1:
+            return range(self._copies)
+        return [self._here.rank // self.program.shape.ranks]
+
+    def _hosted(self) -> list[Any]:
+        return [self._partition.stage(replica, number) for replica, number in sorted(self._stages)]
+
+    def _run(self, batch: MiniBatch, number: int, copy: int, index: int, training: bool) -> None:
+        count = self.program.shape.micro_batches
+        first = (copy * self.accumulate + index) * count
+        run = StepInput(
+            step=number, seed=self.seed, first_unit=first, weight=batch.weight, training=training,
+            loss_scale=self._scale.value if self._scale is not None and training else 1.0,
+            inputs=batch.inputs[first : first + count], targets=batch.targets[first : first + count],
+            weights=batch.weights[first : first + count], first_row=batch.first_rows[first : first + count],
+            losses=batch.losses, outputs=batch.outputs)
+        for stage in self._stages.values():
+            stage.run = run
+        self._passes.run(number, training, index if training else 0, self.accumulate if training else 1, self._deadline)
+
+    def _update(self, batch: MiniBatch, number: int, began: float) -> StepReport:
+        owned = self._sums.trained()
+        require_dense([parameter for _, parameter in owned])
+        if self._scale is not None:
+            gradients.divide(owned, self._scale.value)
+        with self._working("NORM", number):
+            norms = self._sums.norms()
+            read = self._read(batch.losses, norms, batch.digest())
+            total = self._sums.total(read)
+        self._require_weight(batch, read)
+        skipped = read.weight == 0 or (self._scale is not None and not self._scale.accept(bool(torch.isfinite(total))))
+        factor = 1.0
+        rate = float(self.optimizer.param_groups[0]["lr"]) if self.optimizer is not None else 0.0
+        if not skipped:
+            if self.clip_norm is not None:
+                factor = gradients.clip(self._sums.here(), self.clip_norm, total)
+            with self._working("STEP", number):
+                if self.optimizer is not None:
+                    self.optimizer.step()
+                if self.lr_scheduler is not None:
+                    self.lr_scheduler.step()
+            self.global_step += 1
+        self._sums.zero()
+        return StepReport(self.global_step, batch.samples, read.loss / read.weight if read.weight else 0.0, read.loss,
+                          read.weight, float(total), factor, rate, bool(skipped), time.perf_counter() - began)
+
+    def _read(self, losses: Any, norms: list[torch.Tensor], digest: int = 0) -> Any:
+        """What the host learns of a step, of all ranks; everything on a device is read here, at once."""
+        return gradients.read(losses, norms, digest, self._group if self._here.world > 1 else None)
+
+    def _require_weight(self, batch: MiniBatch, read: Any) -> None:
+        if abs(read.weight - batch.weight) > 1e-9 * batch.weight:
+            raise InvalidArgument(f"the losses of this step weigh {read.weight:g}, its gradient was divided by "
+                                  f"{batch.weight:g}: give loss_weight, or step(weight=...)")
+
+    @contextmanager
+    def _working(self, what: str, number: int) -> Iterator[None]:
+        self._group.working(what, number)
+        try:
+            yield
+        finally:
+            self._group.working("", number)
+
+    @contextmanager
+    def _running(self, batch: MiniBatch, number: int, training: bool) -> Iterator[None]:
+        """Puts back what passes change of PyTorch's state; after an error there are no gradients."""
+        for stage in self._hosted():
+            stage.require_same_tensors()
+        state, threads = torch.get_rng_state(), torch.get_num_threads()
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+        before = generator_state()
+        self._group.begin_step(number, training)
+        try:
+            yield
+            if training and all(stage.draws is False for stage in self._stages.values()) and generator_state() != before \
+                    and self._steps_begun > 1:
+                raise InvalidArgument("a stage drew random numbers for the first time after the first step; its masks would "
+                                      "depend on the schedule: draw in every step, or from a generator of your own")
+        except BaseException as failure:
+            if training:
+                self._sums.zero()
+            if self._here.world > 1:
+                self._group.cancel(f"{type(failure).__name__}: {failure}".splitlines()[0])
+            raise
+        finally:
+            torch.set_rng_state(state)
+            if cuda is not None:
+                torch.cuda.set_rng_state_all(cuda)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+
+    def _evaluated(self, inputs: Any, targets: Any, predicts: bool = False) -> tuple[Any, MiniBatch]:
+        count = self.program.shape.micro_batches
+        batch = MiniBatch(inputs, targets, count, self._loss, None, predicts)
+        number, self._evaluations = self._evaluations, self._evaluations + 1
+        modules = [one for stage in self._hosted() for one in stage.module.modules()]
+        modes = [one.training for one in modules]
+        try:
+            for stage in self._hosted():
+                stage.module.eval()
+            with self._running(batch, number, training=False):
+                self._run(batch, number, 0, 0, training=False)
+        finally:
+            for module, mode in zip(modules, modes):
+                module.training = mode
+        return (batch.outputs if predicts else batch.losses), batch
+
+    # What ranks share.
+
+    def _made_optimizer(self, given: OptimizerOf) -> Optional[torch.optim.Optimizer]:
+        named = self._sums.trained()
+        if callable(given) and not isinstance(given, torch.optim.Optimizer):
+            given = given(named) if named else None
+            if given is None:
+                return None
+        if not isinstance(given, torch.optim.Optimizer):
+            raise InvalidArgument(f"optimizer {given!r:.60}: must be of torch.optim, as torch.optim.AdamW(model.parameters(), "
+                                  "3e-3), or a callable that makes one of named parameters")
+        if isinstance(given, torch.optim.LBFGS):
+            raise InvalidArgument("optimizer LBFGS: needs a closure; use one whose step() has none, as torch.optim.AdamW")
+        known = {id(parameter) for group in given.param_groups for parameter in group["params"]}
+        missing = next((name for name, parameter in named if id(parameter) not in known), None)
+        if missing is not None:
+            raise InvalidArgument(f"optimizer: '{missing}' is trained and not among its parameters; make it after the "
+                                  "model, or set requires_grad_(False)")
+        return given
+
+    def _agree(self) -> None:
+        """Raises Mismatch unless all ranks have the same plan and settings."""
+        if self._here.world == 1:
+            return
+        mine = repr((self.program.plan_hash, self.accumulate, self.clip_norm, self.seed, sorted(self._partition.shared)))
+        for rank, theirs in enumerate(self._group.gather(mine, Label.Settings)):
+            if theirs != mine:
+                raise Mismatch(f"rank {rank} has another plan or setting than rank {self._here.rank}: {theirs} and {mine}")
+
+    def _gathered(self, own: dict[str, Any]) -> dict[str, Any]:
+        """The tensors of all ranks by name."""
+        names, tensors = list(own), [own[name] for name in own]
+        kept = [name for name, tensor in own.items() if isinstance(tensor, torch.Tensor)]
+        tensors = [own[name] for name in kept]
+        arrays = wire.pack(tensors)
+        everyone = self._group.all_gather(arrays, Label.Checkpoint)
+        lists = [name for text in self._group.gather("\n".join(kept), Label.Checkpoint) for name in [text.split("\n")]]
+        del names
+        return {name: tensor for listed, arrived in zip(lists, everyone)
+                for name, tensor in zip(listed, wire.unpack(arrived)) if name}
+
+
+def _program(schedule: str | Program, ranks: int | None, micro_batches: int | None, chunks: int | None) -> Program:
+    if isinstance(schedule, str):
+        schedule = generate(schedule, 4 if ranks is None else ranks, 8 if micro_batches is None else micro_batches,
+                            chunks=chunks)
+    for name, given in (("ranks", ranks), ("micro_batches", micro_batches), ("chunks", chunks)):
+        if given not in (None, getattr(schedule.shape, name)):
+            raise InvalidArgument(f"{name} {given}: the program has {getattr(schedule.shape, name)}")
+    if schedule.shape.slices > 1:
+        raise InvalidArgument(f"the schedule has {schedule.shape.slices} slices per micro-batch: modules of PyTorch take "
+                              "whole sequences; use a schedule without slices")
+    return schedule
+
+
+def _joined(outputs: list[Any]) -> Any:
+    """Micro-batches one after another."""
+    leaves = [tree_map_only(torch.Tensor, lambda one: one.detach(), one) for one in outputs]
+    first = leaves[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(leaves)
+    if isinstance(first, dict):
+        return {key: _joined([leaf[key] for leaf in leaves]) for key in first}
+    return type(first)(_joined([leaf[at] for leaf in leaves]) for at in range(len(first)))
