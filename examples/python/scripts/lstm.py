@@ -1,0 +1,47 @@
+"""An LSTM language model over letters."""
+
+import gzip
+import pathlib
+
+import torch
+from torch import nn
+
+width, length, batch_size, micro_batches, steps = 32, 24, 16, 4, 8
+torch.manual_seed(7)
+
+text = gzip.open(pathlib.Path(__file__).parents[3] / "data/king_james.txt.gz", "rt").read()[:20_000]
+chars = sorted(set(text))
+tokens = torch.tensor([chars.index(char) for char in text])
+
+
+class LanguageModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(len(chars), width)
+        self.lstm1 = nn.LSTM(width, width, batch_first=True)
+        self.lstm2 = nn.LSTM(width, width, batch_first=True)
+        self.out = nn.Linear(width, len(chars))
+
+    def forward(self, x):
+        x, _ = self.lstm1(self.embed(x))
+        x, (hidden, _) = self.lstm2(x)
+        return self.out(x)
+
+
+model = LanguageModel()
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
+for step in range(steps):
+    starts = torch.randint(len(tokens) - length, (batch_size,)).tolist()
+    rows = torch.stack([tokens[start : start + length + 1] for start in starts])
+    inputs, targets = rows[:, :-1], rows[:, 1:]
+    total = 0.0
+    for x, y in zip(inputs.chunk(micro_batches), targets.chunk(micro_batches)):
+        loss = criterion(model(x).transpose(1, 2), y) / micro_batches
+        loss.backward()
+        total += loss.item()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"step {step}: loss {total}")
