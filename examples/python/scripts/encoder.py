@@ -11,7 +11,7 @@ width, max_length, batch_size, micro_batches, epochs = 32, 48, 32, 8, 2
 torch.manual_seed(3)
 
 lines = gzip.open(pathlib.Path(__file__).parents[3] / "data/king_james.txt.gz", "rt").read().splitlines()
-chosen = [(line, 0) for line in lines[:96]] + [(line, 1) for line in lines[-96:]]
+chosen = [(line, 0) for line in lines[:112]] + [(line, 1) for line in lines[-112:]]
 chars = sorted({char for line, _ in chosen for char in line})
 
 
@@ -49,19 +49,23 @@ model = Encoder()
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=6)
-loader = torch.utils.data.DataLoader(Lines(), batch_size, shuffle=True, drop_last=True)
+train, held_out = torch.utils.data.random_split(Lines(), [192, 32])
+loader = torch.utils.data.DataLoader(train, batch_size, shuffle=True, drop_last=True)
 
 for epoch in range(epochs):
     for batch in loader:
         labels = batch.pop("labels")
+        optimizer.zero_grad()
         parts = [dict(zip(batch, part)) for part in zip(*(value.chunk(micro_batches) for value in batch.values()))]
-        total = 0.0
         for part, y in zip(parts, labels.chunk(micro_batches)):
             loss = criterion(model(**part), y) / micro_batches
             loss.backward()
-            total += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        optimizer.zero_grad()
         scheduler.step()
-        print(f"loss {total}")
+    with torch.no_grad():
+        model.eval()
+        batch = next(iter(torch.utils.data.DataLoader(held_out, len(held_out))))
+        labels = batch.pop("labels")
+        print(f"epoch {epoch}: held out {criterion(model(**batch), labels).item()}")
+        model.train()

@@ -25,7 +25,7 @@ class LanguageModel(nn.Module):
     def forward(self, x):
         x, _ = self.lstm1(self.embed(x))
         x, (hidden, _) = self.lstm2(x)
-        return self.out(x)
+        return self.out(x).transpose(1, 2)  # [samples, letters, places], as the loss has it
 
 
 model = LanguageModel()
@@ -36,12 +36,11 @@ for step in range(steps):
     starts = torch.randint(len(tokens) - length, (batch_size,)).tolist()
     rows = torch.stack([tokens[start : start + length + 1] for start in starts])
     inputs, targets = rows[:, :-1], rows[:, 1:]
+    optimizer.zero_grad()
     total = 0.0
     for x, y in zip(inputs.chunk(micro_batches), targets.chunk(micro_batches)):
-        loss = criterion(model(x).transpose(1, 2), y) / micro_batches
+        loss = criterion(model(x), y) / micro_batches
         loss.backward()
         total += loss.item()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
     optimizer.step()
-    optimizer.zero_grad()
     print(f"step {step}: loss {total}")

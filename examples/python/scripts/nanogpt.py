@@ -14,9 +14,10 @@ torch.manual_seed(1337)
 text = gzip.open(pathlib.Path(__file__).parents[3] / "data/king_james.txt.gz", "rt").read()[:50_000]
 chars = sorted(set(text))
 data = torch.tensor([chars.index(char) for char in text])
+train_data, val_data = data[:45_000], data[45_000:]
 
 
-def get_batch():
+def get_batch(data, batch_size):
     starts = torch.randint(len(data) - block_size, (batch_size,))
     x = torch.stack([data[i : i + block_size] for i in starts])
     y = torch.stack([data[i + 1 : i + 1 + block_size] for i in starts])
@@ -82,14 +83,21 @@ class GPT(nn.Module):
 model = GPT()
 optimizer = model.configure_optimizer(learning_rate=1e-3)
 
+
+@torch.no_grad()
+def estimate_loss(eval_iters=4):
+    model.eval()
+    losses = [model(*get_batch(val_data, batch_size))[1].item() for _ in range(eval_iters)]
+    model.train()
+    return sum(losses) / eval_iters
+
+
 for it in range(max_iters):
-    X, Y = get_batch()
-    lossf = 0.0
+    X, Y = get_batch(train_data, batch_size)
+    optimizer.zero_grad(set_to_none=True)
     for x, y in zip(X.chunk(micro_batches), Y.chunk(micro_batches)):
         logits, loss = model(x, y)
         (loss / micro_batches).backward()
-        lossf += loss.item() / micro_batches
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    print(f"iter {it}: loss {lossf}")
+    print(f"iter {it}: val loss {estimate_loss()}")

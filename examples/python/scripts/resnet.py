@@ -64,13 +64,13 @@ loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labe
 
 for epoch in range(epochs):
     for inputs, targets in loader:
+        optimizer.zero_grad()
         total = 0.0
         for x, y in zip(inputs.chunk(micro_batches), targets.chunk(micro_batches)):
             loss = criterion(model(x), y) / micro_batches
             loss.backward()
             total += loss.item()
         optimizer.step()
-        optimizer.zero_grad()
         print(f"epoch {epoch}: loss {total}")
     scheduler.step()
 

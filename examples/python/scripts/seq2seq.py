@@ -43,7 +43,7 @@ class Seq2Seq(nn.Module):
         causal = nn.Transformer.generate_square_subsequent_mask(tgt.size(1))
         for layer in self.decoder:
             x = layer(x, memory, tgt_mask=causal, memory_key_padding_mask=padding)
-        return self.out(x).flatten(0, 1)
+        return self.out(x).transpose(1, 2)  # [samples, letters, places], as the loss has it
 
 
 model = Seq2Seq()
@@ -53,13 +53,12 @@ loader = torch.utils.data.DataLoader(pairs, batch_size, shuffle=True, drop_last=
 
 for src, tgt in list(loader)[:steps]:
     tgt_in, tgt_out = tgt[:, :-1], tgt[:, 1:]
+    optimizer.zero_grad()
     letters = (tgt_out != PAD).sum()
     total = 0.0
     for s, t, y in zip(src.chunk(micro_batches), tgt_in.chunk(micro_batches), tgt_out.chunk(micro_batches)):
-        loss = criterion(model(s, t), y.flatten())
+        loss = criterion(model(s, t), y)
         (loss / letters).backward()
         total += loss.item()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    optimizer.zero_grad()
     print(f"loss {total / letters.item()}")
