@@ -6,7 +6,7 @@ import pathlib
 import torch
 from torch import nn
 
-width, length, batch_size, micro_batches, steps = 32, 24, 16, 4, 8
+width, length, batch_size, micro_batches, steps = 32, 32, 16, 4, 8
 torch.manual_seed(7)
 
 text = gzip.open(pathlib.Path(__file__).parents[3] / "data/king_james.txt.gz", "rt").read()[:20_000]

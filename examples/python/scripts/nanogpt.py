@@ -60,7 +60,6 @@ class GPT(nn.Module):
             "ln_f": nn.LayerNorm(n_embd),
         })
         self.lm_head = nn.Linear(n_embd, len(chars), bias=False)
-        self.transformer.wte.weight = self.lm_head.weight  # weight tying
         nn.init.normal_(self.lm_head.weight, std=0.02)
 
     def configure_optimizer(self, learning_rate):

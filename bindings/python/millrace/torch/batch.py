@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..errors import InvalidArgument
+from .export import arguments_of
 from .loss import LossRule, UnitLoss, rows_of
 
 
@@ -21,11 +22,10 @@ class MiniBatch:
         self.samples = rows_of(inputs)
         sizes = [self.samples // count + (at < self.samples % count) for at in range(count)]
         self.first_rows = [sum(sizes[:at]) for at in range(count)]
-        self.inputs = [_arguments(part) for part in _cut(inputs, self.samples, sizes)]
-        parts = _cut(targets, self.samples, sizes)
-        self.targets: list[Any] = [] if predicts else parts
-        self.weights = [] if predicts else [
-            float(size) if part is None else loss.weight(part) for size, part in zip(sizes, parts)]
+        given = _cut(inputs, self.samples, sizes)
+        self.inputs = [arguments_of(part) for part in given]
+        self.targets: list[Any] = [] if predicts else _cut(targets, self.samples, sizes)
+        self.weights = [loss.weight(part if own is None else own) for part, own in zip(given, self.targets)]
         self.weight = sum(self.weights) if weight is None else float(weight)
         self.losses: dict[int, UnitLoss] = {}
         self.outputs: dict[int, Any] = {}
@@ -54,10 +54,3 @@ def _cut(tree: Any, samples: int, sizes: list[int]) -> list[Any]:
         else:
             columns.append(list(leaf.detach().split(sizes)))
     return [tree_unflatten([column[at] for column in columns], shape) for at in range(len(sizes))]
-
-
-def _arguments(part: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Of the first stage's call."""
-    if hasattr(part, "keys"):
-        return (), dict(part)
-    return (tuple(part), {}) if isinstance(part, (tuple, list)) else ((part,), {})

@@ -10,21 +10,30 @@ from typing import Any, Literal, Optional, Union
 import torch
 from torch import nn
 
-from .._millrace import Shape
+from .. import launch
+from .._millrace import Group, Label, Shape
 from ..errors import InvalidArgument
+from .export import ExportedStage, is_pipe, measured, pipe_stages, split_by_export
 
-Split = Union[Literal["even", "parameters"], Sequence[int], Sequence[str]]
+Split = Union[Literal["even", "parameters", "time"], Sequence[int], Sequence[str]]
 Model = Union[nn.Module, Sequence[nn.Module], Callable[[int], nn.Module], Any]
 
 
 class Stage:
     """The module of one stage in one replica, with its parameters and buffers by global name."""
 
-    def __init__(self, module: nn.Module, number: int, names: dict[int, str], chained: bool) -> None:
+    def __init__(self, module: nn.Module, number: int, names: dict[int, str], chained: bool,
+                 saved: Optional[set[str]] = None) -> None:
+        """`saved`: the names of the model's state_dict(), where the module has more tensors than that."""
         self.module, self.number, self.chained = module, number, chained
-        self._names = names
+        self._saved = saved
+        for name, one in module.named_modules():
+            if getattr(one, "sparse", False) is True:
+                raise InvalidArgument(f"{name or 'the module'} of stage {number} is {type(one).__name__}(sparse=True): "
+                                      "gradients must be dense (sparse=False)")
         self.parameters = _named(module.named_parameters(), names, number)
-        self.buffers = _named(module.named_buffers(), names, number)
+        self.buffers = {name: one for name, one in _named(module.named_buffers(), names, number).items()
+                        if saved is None or name in saved}
         self._owned = [(owner, kind, key, tensor, tensor.dtype, tensor.device)
                        for owner in module.modules() for kind in ("_parameters", "_buffers")
                        for key, tensor in getattr(owner, kind).items() if tensor is not None]
@@ -32,9 +41,10 @@ class Stage:
     def module_state(self) -> dict[str, Any]:
         """Its part of the model's state_dict()."""
         known = {id(tensor): name for one in (self.parameters, self.buffers) for name, tensor in one.items()}
-        state = self.module.state_dict(keep_vars=True)
-        return {known.get(id(value), f"{self.number}.{name}"): value.detach() if isinstance(value, torch.Tensor) else value
-                for name, value in state.items()}
+        state = {known.get(id(value), f"{self.number}.{name}"): value
+                 for name, value in self.module.state_dict(keep_vars=True).items()}
+        return {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in state.items()
+                if self._saved is None or name in self._saved}
 
     def load(self, state: dict[str, Any]) -> None:
         """Copies its part of such a state."""
@@ -42,6 +52,10 @@ class Stage:
         missing = next((name for name in own if name not in state), None)
         if missing is not None:
             raise InvalidArgument(f"state_dict has no '{missing}'")
+        for name, tensor in own.items():
+            if isinstance(tensor, torch.Tensor) and tensor.shape != state[name].shape:
+                raise InvalidArgument(f"'{name}' has the shape {list(state[name].shape)} in the state_dict; the model has "
+                                      f"{list(tensor.shape)}")
         with torch.no_grad():
             for name, tensor in own.items():
                 if isinstance(tensor, torch.Tensor):
@@ -76,15 +90,22 @@ class Partition:
         self._originals: dict[str, nn.Parameter] = {}
         self._make: Optional[Callable[[int], nn.Module]] = None
         self._stages: dict[tuple[int, int], Stage] = {}
+        self._own_module: Optional[nn.Module] = None
+        self._saved: Optional[set[str]] = None
         self._chained = isinstance(model, nn.Sequential)
         modules = self._modules(model, split, example)
         if modules is None:
             self._make = model
             return
-        whole = model if isinstance(model, nn.Module) else nn.ModuleList(modules)
-        for name, tensor in (*whole.named_parameters(remove_duplicate=True), *whole.named_buffers()):
-            self.names.setdefault(id(tensor), name)
-        self._originals = dict(whole.named_parameters())
+        self._own_module = model if isinstance(model, nn.Module) and not is_pipe(model) else None
+        wholes = [one.part for one in modules] if is_pipe(model) else [self._own_module or nn.ModuleList(modules)]
+        for whole in wholes:
+            for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
+                self.names.setdefault(id(tensor), name)
+            self._originals.update(whole.named_parameters())
+        if isinstance(modules[0], ExportedStage):
+            self._saved = {self.names.get(id(tensor), name) for whole in wholes
+                           for name, tensor in whole.state_dict(keep_vars=True).items()}
         self.order = list(self._originals)
         self._untie(modules, tie)
         for number, module in enumerate(modules):
@@ -92,15 +113,15 @@ class Partition:
 
     def _modules(self, model: Model, split: Split, example: Any) -> Optional[list[nn.Module]]:
         """The module of each stage; None where they are made on demand."""
-        from .export import is_pipe, pipe_modules, split_by_export  # torch.distributed is slow to import
-
         stages = self.shape.stages
-        if isinstance(model, nn.Sequential) and example is None:
+        if isinstance(model, nn.Sequential):
             children = list(model)
-            ends = boundaries(children, split, stages)
+            if split == "time" and example is None:
+                raise InvalidArgument("split 'time' needs example=, the arguments of one micro-batch")
+            ends = boundaries(children, split, stages, lambda: measured(model, children, example))
             return [nn.Sequential(*children[first:last]) for first, last in zip(ends, ends[1:])]
         if is_pipe(model):
-            return pipe_modules(model, stages)
+            return pipe_stages(model, stages)
         if isinstance(model, nn.Module) and not isinstance(model, nn.ModuleList):
             if example is None:
                 raise InvalidArgument(f"model {type(model).__name__}: an nn.Module that is not an nn.Sequential needs "
@@ -116,7 +137,7 @@ class Partition:
                               "callable that makes the module of a stage")
 
     def _stage(self, module: nn.Module, number: int) -> Stage:
-        return Stage(module, number, self.names, self._chained and number > 0)
+        return Stage(module, number, self.names, self._chained and number > 0, self._saved)
 
     def stage(self, replica: int, number: int) -> Stage:
         """Made now where the model is a callable, and for another replica."""
@@ -141,7 +162,25 @@ class Partition:
         buffers = {id(one): one for one in stage.buffers.values()}
         module = copy.deepcopy(stage.module, {**aliases, **buffers})
         self.names.update(names)
-        return Stage(module, stage.number, {**self.names, **names}, stage.chained)
+        return Stage(module, stage.number, {**self.names, **names}, stage.chained, self._saved)
+
+    def require_inputs(self, parts: Sequence[Any], samples: int) -> None:
+        """Raises InvalidArgument for micro-batches that an exported model cannot take."""
+        first = self._stages.get((0, 0))
+        if first is not None and isinstance(first.module, ExportedStage) and first.module.example is not None:
+            first.module.example.require(parts, samples)
+
+    def whole_state(self, own: dict[str, Any]) -> dict[str, Any]:
+        """The model's own state_dict(), with `own` in it; a tied weight has all of its names."""
+        if self._own_module is None:
+            return own
+        return {name: own.get(self.names.get(id(value), name), value.detach() if isinstance(value, torch.Tensor) else value)
+                for name, value in self._own_module.state_dict(keep_vars=True).items()}
+
+    @property
+    def is_made_by_callable(self) -> bool:
+        """Whether stages are made on demand."""
+        return self._make is not None
 
     def hosted(self) -> dict[tuple[int, int], Stage]:
         """The stages of this process."""
@@ -172,9 +211,13 @@ class Partition:
     def _untie(self, modules: list[nn.Module], tie: bool) -> None:
         """A tensor of two stages becomes a parameter in each, over the same memory."""
         homes: dict[int, int] = {}
+        owners: dict[int, int] = {}
         aliases: dict[tuple[int, int], nn.Parameter] = {}
         for number, module in enumerate(modules):
             for owner in module.modules():
+                if owner._parameters and owners.setdefault(id(owner), number) != number:
+                    raise InvalidArgument(f"stages {owners[id(owner)]} and {number} have the same {type(owner).__name__}: each "
+                                          "needs its own (copy.deepcopy); tie=True trains one weight of two modules")
                 for key, parameter in owner._parameters.items():
                     if parameter is None or homes.setdefault(id(parameter), number) == number:
                         continue
@@ -199,13 +242,16 @@ def _alias(parameter: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(parameter.detach(), parameter.requires_grad)
 
 
-def boundaries(children: Sequence[nn.Module], split: Split, stages: int) -> list[int]:
-    """Where each stage begins, and the end."""
+def boundaries(children: Sequence[nn.Module], split: Split, stages: int,
+               seconds: Callable[[], list[float]]) -> list[int]:
+    """Where each stage begins, and the end. `seconds` measures the children, for "time"."""
     if len(children) < stages:
         raise InvalidArgument(f"the model has {len(children)} modules; the schedule has {stages} stages")
     if isinstance(split, str):
-        if split not in ("even", "parameters"):
-            raise InvalidArgument(f"split '{split}': must be even, parameters or a list of boundaries")
+        if split not in ("even", "parameters", "time"):
+            raise InvalidArgument(f"split '{split}': must be even, parameters, time, or a list of boundaries")
+        if split == "time":
+            return _agreed(balanced(seconds(), stages))
         weights = [1.0 if split == "even" else float(sum(one.numel() for one in child.parameters())) for child in children]
         return balanced(weights, stages)
     ends = [int(one) for one in split]
@@ -214,6 +260,14 @@ def boundaries(children: Sequence[nn.Module], split: Split, stages: int) -> list
     if len(ends) != stages + 1 or ends[0] != 0 or ends[-1] != len(children) or sorted(set(ends)) != ends:
         raise InvalidArgument(f"split {list(split)}: must be {stages - 1} ascending boundaries inside 0 to {len(children)}")
     return ends
+
+
+def _agreed(ends: list[int]) -> list[int]:
+    """Rank 0's, because every process measures other times."""
+    here = launch.place()
+    if here.world == 1:
+        return ends
+    return [int(end) for end in Group(here).gather(" ".join(map(str, ends)), Label.Settings)[0].split()]
 
 
 def balanced(weights: Sequence[float], stages: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from torch.utils._pytree import tree_map_only
 from .. import launch
 from .._millrace import Group, Label, Passes, Program, generate
 from ..errors import InvalidArgument, Mismatch
+from ..keywords import refuse_unknown
 from ..results import Score, StepReport
 from . import gradients, wire
 from .batch import MiniBatch
 from .loss import LossRule, loss_rule
+from .optimizers import made_scheduler, require_optimizer
 from .partition import Model, Partition, Split
 from .stage import ModuleStage, StepInput, generator_state, require_dense
 
@@ -31,13 +34,15 @@ class Pipeline:
     - `model`: an nn.Sequential; a list of modules, one per stage; any nn.Module with `example`, the
       arguments of one micro-batch (PyTorch's exporter splits it); a Pipe of
       torch.distributed.pipelining; or a callable that makes the module of a stage.
-    - `split`: "even", "parameters", boundaries, or names of the modules that begin a stage.
+    - `split`: "even", "parameters", "time" (measured with `example`), boundaries, or names of the
+      modules that begin a stage.
     - `loss`: called with outputs and targets; returns the sum over the micro-batch, or (sum, weight),
       or (sum, weight, right, evaluated). nn.CrossEntropyLoss and its like keep their reduction.
-      `loss_weight(targets)`: what a loss weighs, if not the number of samples.
+      `loss_weight(targets)`: what a loss weighs, if not the number of samples; without targets, called
+      with the inputs.
     - `optimizer`: a torch.optim optimizer over the model's parameters, or a callable that makes one
-      of [(name, parameter), ...] (needed where a callable makes the stages). `lr_scheduler` steps
-      after every update.
+      of [(name, parameter), ...] (needed where a callable makes the stages). `lr_scheduler`, or a
+      callable that makes it of the optimizer, steps after every update.
     - `clip_norm`: the largest norm of the whole gradient, as torch.nn.utils.clip_grad_norm_.
     - `precision`: "bf16" or "f16" run modules and loss under autocast; f16 with a loss scale.
     - `tie`: trains a parameter that two stages share as one weight.
@@ -76,9 +81,11 @@ class Pipeline:
         threads_per_rank: int = 1,
         seed: int = 1,
         deadline: float = 600.0,
+        **unknown: Any,
     ) -> None:
+        _refuse(unknown)
         self.model, self.program = model, _program(schedule, ranks, micro_batches, chunks)
-        self.clip_norm, self.lr_scheduler, self.seed = clip_norm, lr_scheduler, seed
+        self.clip_norm, self.seed = clip_norm, seed
         self.accumulate, self.global_step, self.frozen = accumulate, 0, []
         self._here, self._deadline = launch.place(), deadline
         shape = self.program.shape
@@ -107,6 +114,7 @@ class Pipeline:
         self._group = Group(self._here)
         self._sums = gradients.Sums(self._partition, self._here, shape, self._copies)
         self.optimizer = self._made_optimizer(optimizer)
+        self.lr_scheduler = made_scheduler(lr_scheduler, self.optimizer)
         self._evaluations = 0
         self._steps_begun = 0
         self._agree()
@@ -118,6 +126,7 @@ class Pipeline:
         arguments. `weight`: what all losses weigh, unless `loss` knows."""
         began = time.perf_counter()
         batch = MiniBatch(inputs, targets, self._micro_batches(), self._loss, weight)
+        self._partition.require_inputs(batch.inputs, batch.samples)
         number, self._steps_begun = self._steps_begun, self._steps_begun + 1
         with self._running(batch, number, training=True):
             self._sums.zero()
@@ -147,9 +156,7 @@ class Pipeline:
         own = {name: tensor for stage in self._hosted() for name, tensor in stage.module_state().items()}
         if gather and self._here.world > 1:
             own = self._gathered(own)
-        if isinstance(self.model, nn.Module):
-            return {name: own.get(name, tensor) for name, tensor in self.model.state_dict().items()}
-        return {name: tensor.detach() if isinstance(tensor, torch.Tensor) else tensor for name, tensor in own.items()}
+        return self._partition.whole_state(own)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copies tensors into the stages of this process, by the names of state_dict()."""
@@ -269,6 +276,7 @@ class Pipeline:
     def _evaluated(self, inputs: Any, targets: Any, predicts: bool = False) -> tuple[Any, MiniBatch]:
         count = self.program.shape.micro_batches
         batch = MiniBatch(inputs, targets, count, self._loss, None, predicts)
+        self._partition.require_inputs(batch.inputs, batch.samples)
         number, self._evaluations = self._evaluations, self._evaluations + 1
         modules = [one for stage in self._hosted() for one in stage.module.modules()]
         modes = [one.training for one in modules]
@@ -286,15 +294,14 @@ class Pipeline:
 
     def _made_optimizer(self, given: OptimizerOf) -> Optional[torch.optim.Optimizer]:
         named = self._sums.trained()
+        if self._partition.is_made_by_callable and not callable(given):
+            raise InvalidArgument("a callable makes the stages, so optimizer must be a callable of their named parameters: "
+                                  "optimizer=lambda named: torch.optim.AdamW(named, 3e-3)")
         if callable(given) and not isinstance(given, torch.optim.Optimizer):
             given = given(named) if named else None
             if given is None:
                 return None
-        if not isinstance(given, torch.optim.Optimizer):
-            raise InvalidArgument(f"optimizer {given!r:.60}: must be of torch.optim, as torch.optim.AdamW(model.parameters(), "
-                                  "3e-3), or a callable that makes one of named parameters")
-        if isinstance(given, torch.optim.LBFGS):
-            raise InvalidArgument("optimizer LBFGS: needs a closure; use one whose step() has none, as torch.optim.AdamW")
+        require_optimizer(given)
         known = {id(parameter) for group in given.param_groups for parameter in group["params"]}
         missing = next((name for name, parameter in named if id(parameter) not in known), None)
         if missing is not None:
@@ -322,6 +329,16 @@ class Pipeline:
         del names
         return {name: tensor for listed, arrived in zip(lists, everyone)
                 for name, tensor in zip(listed, wire.unpack(arrived)) if name}
+
+
+def _refuse(unknown: dict[str, Any]) -> None:
+    """Raises InvalidArgument for an option that a Pipeline does not have, with the nearest that it has."""
+    names = [name for name in inspect.signature(Pipeline.__init__).parameters if name not in ("self", "unknown")]
+    for name in unknown:
+        if name in ("lr", "betas", "eps", "momentum", "weight_decay"):
+            raise InvalidArgument(f"Pipeline has no argument '{name}': the optimizer has it, "
+                                  f"optimizer=torch.optim.AdamW(model.parameters(), lr=3e-3)")
+        refuse_unknown("Pipeline", name, names)
 
 
 def _program(schedule: str | Program, ranks: int | None, micro_batches: int | None, chunks: int | None) -> Program:
