@@ -51,8 +51,8 @@ model = Seq2Seq()
 criterion = nn.CrossEntropyLoss(ignore_index=PAD, reduction="sum")
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 loader = torch.utils.data.DataLoader(pairs, batch_size, shuffle=True, drop_last=True)
-pipeline = millrace.torch.Pipeline(model, example=(torch.ones(8, 12).long(), torch.ones(8, 13).long()), split=["decoder.0"],
-                                   loss=criterion, loss_weight=torch.count_nonzero, optimizer=optimizer, ranks=2, micro_batches=4)
+pipeline = millrace.torch.Pipeline(model, example=(torch.ones(8, 12).long(), torch.ones(8, 13).long()), loss=criterion,
+    loss_weight=torch.count_nonzero, split=["decoder.0"], optimizer=optimizer, ranks=2, micro_batches=micro_batches)
 
 for src, tgt in list(loader)[:steps]:
     tgt_in, tgt_out = tgt[:, :-1], tgt[:, 1:]

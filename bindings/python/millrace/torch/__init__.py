@@ -25,6 +25,7 @@ _launch.compared["torch cpu"] = _torch.backends.cpu.get_cpu_capability()
 _launch.action_timeout = 60.0  # a module may compile at its first pass
 
 from .pipeline import Pipeline
+from .profile import profile
 from .stage import seed
 
-__all__ = ["Pipeline", "seed"]
+__all__ = ["Pipeline", "profile", "seed"]
