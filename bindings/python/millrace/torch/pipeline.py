@@ -252,12 +252,11 @@ class Pipeline:
             stage.require_same_tensors()
         state, threads = torch.get_rng_state(), torch.get_num_threads()
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
-        before = generator_state()
+        before, draw_none = generator_state(), all(stage.draws is False for stage in self._stages.values())
         self._group.begin_step(number, training)
         try:
             yield
-            if training and all(stage.draws is False for stage in self._stages.values()) and generator_state() != before \
-                    and self._steps_begun > 1:
+            if training and draw_none and generator_state() != before:
                 raise InvalidArgument("a stage drew random numbers for the first time after the first step; its masks would "
                                       "depend on the schedule: draw in every step, or from a generator of your own")
         except BaseException as failure:
