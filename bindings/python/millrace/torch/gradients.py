@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import numpy as np
 import torch
 from torch import nn
 
-from .._millrace import Group, Label, Launched, Shape
+from .._millrace import Group, Label, Launched, Shape, bytes_digest, combine_digests
 from ..errors import Mismatch
 from . import wire
 from .loss import UnitLoss
@@ -245,16 +244,9 @@ def clip(parameters: Sequence[nn.Parameter], most: float, total: torch.Tensor) -
 
 
 def weights_hash(named: Named, group: Group | None) -> str:
-    """Over all ranks' parameters in order of their names."""
-    mine = {}
-    for name, tensor in named:
-        head, *rest = wire.pack([tensor.detach()])
-        digest = hashlib.blake2b(head.tobytes(), digest_size=16)
-        for array in rest:
-            digest.update(np.ascontiguousarray(array))
-        mine[name] = digest.hexdigest()
-    texts = ["\n".join(f"{name} {digest}" for name, digest in mine.items())]
+    """xxh3-128 over all ranks' parameters in ascending order of their names."""
+    mine = {name: bytes_digest(wire.pack([tensor])[1]) for name, tensor in named}
+    texts = [json.dumps(mine)]
     if group is not None:
         texts = group.gather(texts[0], Label.WeightsHash)
-    lines = sorted({line for text in texts for line in text.split("\n") if line})
-    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+    return combine_digests({name: digest for text in texts for name, digest in json.loads(text).items()})
