@@ -11,11 +11,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from .. import launch
 from .._millrace import Group, Label, Passes, Program, ValidationRecord, generate
 from ..errors import InvalidArgument, Mismatch
 from ..results import FitReport, Score, StepReport
-from . import gradients, wire
+from . import elastic, gradients, wire
 from .batch import MiniBatch
 from .loss import LossRule, loss_rule
 from .partition import Model, Partition, Split
@@ -83,7 +82,7 @@ class Pipeline:
         self.model, self.program = model, _program(schedule, ranks, micro_batches, chunks)
         self.clip_norm, self.lr_scheduler, self.seed = clip_norm, lr_scheduler, seed
         self.accumulate, self.global_step, self.frozen = accumulate, 0, []
-        self._here, self._deadline = launch.place(), deadline
+        self._here, self._deadline = elastic.place(), deadline
         shape = self.program.shape
         self._copies = self._here.world // shape.ranks if self._here.world > 1 else data_parallel
         if self._here.world > 1 and data_parallel not in (1, self._copies):
