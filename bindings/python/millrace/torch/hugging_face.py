@@ -43,9 +43,9 @@ def from_transformers(model: nn.Module, *, optimizer: OptimizerOf, split: Split 
     trained; under `millrace launch`, with `state_dict=pipeline.state_dict()`.
     """
     inner = _language_model(model)
-    options.setdefault("loss", TokenLoss(shifts=_name_of(inner) in _CAUSAL))
+    options = {"loss": TokenLoss(shifts=_name_of(inner) in _CAUSAL), "tie": True, **options}
     options["recompute"] = _checkpointing_taken_off(inner) or options.get("recompute", False)
-    return Pipeline(model, optimizer=optimizer, split=lambda stages: _stages(inner, split, stages), **{"tie": True, **options})
+    return Pipeline(model, optimizer=optimizer, split=lambda stages: _stages(inner, split, stages), **options)
 
 
 class TokenLoss(LossRule):
@@ -124,7 +124,7 @@ def _language_model(model: Any) -> Any:
     """Inside PEFT's wrapper, which has put its adapters into the layers."""
     config = getattr(model, "active_peft_config", None)
     if config is not None and getattr(config, "is_prompt_learning", False):
-        raise InvalidArgument(f"PEFT {type(config).__name__}: the method must be one whose weights are in the layers, as LoRA")
+        raise InvalidArgument(f"PEFT {type(config).__name__}: must be a method with weights inside layers, as LoRA")
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     if not _name_of(inner):
         raise InvalidArgument(f"model {type(inner).__name__}: must be {', '.join(_SUPPORTED)}; for any other model give "
