@@ -51,6 +51,8 @@ def rows(tree: Any, part: Any) -> Any:
 class LossRule:
     """A user's callable of outputs and targets, and of what it will weigh."""
 
+    labels: str | None = None  # the name of the targets among the inputs
+
     def __init__(self, loss: Callable[..., Any], weight: Callable[[Any], Count] | None) -> None:
         self._loss, self._weight = loss, weight
         self._is_checked = False

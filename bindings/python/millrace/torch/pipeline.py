@@ -30,7 +30,8 @@ class Pipeline:
     - `model`: an nn.Sequential; a list of modules, one per stage; any nn.Module with `example`, the
       arguments of one micro-batch (PyTorch's exporter splits it); a Pipe of
       torch.distributed.pipelining; or a callable that makes the module of a stage.
-    - `split`: "even", "parameters", boundaries, or names of the modules that begin a stage.
+    - `split`: "even", "parameters", boundaries, names of the modules that begin a stage, or a callable
+      that makes a list of stages out of their number.
     - `loss`: called with outputs and targets; returns the sum over the micro-batch, or (sum, weight),
       or (sum, weight, right, evaluated). nn.CrossEntropyLoss and its like keep their reduction.
       `loss_weight(targets)`: what a loss weighs, if not the number of samples.
@@ -138,7 +139,7 @@ class Pipeline:
             self._sums.join(number)
             return self._update(batch, number, began)
 
-    def evaluate(self, inputs: Any, targets: Any) -> Score:
+    def evaluate(self, inputs: Any, targets: Any = None) -> Score:
         """The loss over a mini-batch, without a change: modules are in eval() meanwhile."""
         losses, batch = self._evaluated(inputs, targets)
         report = self._read(losses, [])
@@ -158,7 +159,8 @@ class Pipeline:
         if gather and self._here.world > 1:
             own = self._gathered(own)
         if isinstance(self.model, nn.Module):
-            return {name: own.get(name, tensor) for name, tensor in self.model.state_dict().items()}
+            known = self._partition.known_as
+            return {name: own.get(known.get(name, name), tensor) for name, tensor in self.model.state_dict().items()}
         return {name: tensor.detach() if isinstance(tensor, torch.Tensor) else tensor for name, tensor in own.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
