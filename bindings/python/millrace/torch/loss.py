@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Union
 
 import torch
@@ -32,7 +32,7 @@ class UnitLoss:
 
     def detached(self) -> UnitLoss:
         """Without its graph."""
-        return replace(self, sum=self.sum.detach())
+        return UnitLoss(self.sum.detach(), self.weight, self.right, self.evaluated)
 
 
 def rows_of(tree: Any) -> int:
@@ -87,7 +87,7 @@ class LossRule:
             return
         finally:
             torch.set_rng_state(state)
-        total, weight = float(loss.sum), float(loss.weight)
+        total, weight = float(loss.sum.detach()), float(loss.weight)
         least, most = sorted(half for half, _ in halves)
         slack = 1e-3 * max(abs(least), abs(most))
         adds_up = abs(halves[0][1] + halves[1][1] - weight) <= 1e-6 * abs(weight)

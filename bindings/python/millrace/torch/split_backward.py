@@ -14,12 +14,25 @@ give the rest back after I.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 Gradient = Optional[torch.Tensor]
+Root = Union[torch.Tensor, GradientEdge]
+
+
+def accumulate(roots: Sequence[Root], gradients: Sequence[torch.Tensor], inputs: Sequence[Any] = ()) -> None:
+    """autograd.backward(), whose checks of arguments in Python take as long as a small layer."""
+    _engine_run_backward(tuple(roots), tuple(gradients), False, False, tuple(inputs), allow_unreachable=True,
+                         accumulate_grad=True)
+
+
+def _captured(roots: Sequence[Root], gradients: Sequence[torch.Tensor], inputs: Sequence[Root]) -> tuple[Gradient, ...]:
+    """autograd.grad(), likewise. The graph stays."""
+    return _engine_run_backward(tuple(roots), tuple(gradients), True, False, tuple(inputs), allow_unreachable=True,
+                                accumulate_grad=False)
 
 
 class _Graph:
@@ -184,7 +197,7 @@ class SplitBackward:
     def __init__(
         self,
         outputs: Sequence[torch.Tensor],
-        gradients: Sequence[Gradient],
+        gradients: Sequence[torch.Tensor],
         inputs: Sequence[torch.Tensor],
         saved: SavedTensors | None = None,
         learned: Learned | None = None,
@@ -195,19 +208,22 @@ class SplitBackward:
         self._nodes, self._saved = graph.nodes, saved
         captured = [GradientEdge(graph.nodes[fork], number) for fork, number in plan.captured]
         self._clamps = {fork: _Clamp(graph.nodes[fork]) for fork in plan.clamped}
-        found = torch.autograd.grad(outputs, [*inputs, *captured], gradients, retain_graph=True, allow_unused=True)
+        found = _captured(roots, gradients, [*inputs, *captured])
         self.input_gradients: tuple[Gradient, ...] = found[: len(inputs)]
         self._given: dict[int, list[tuple[GradientEdge, torch.Tensor]]] = {}
         for (fork, _), edge, gradient in zip(plan.captured, captured, found[len(inputs) :]):
             if gradient is not None:
                 self._given.setdefault(fork, []).append((edge, gradient))
         for place in plan.given:
-            gradient = torch.ones_like(outputs[place]) if gradients[place] is None else gradients[place]
-            self._given.setdefault(graph.roots[place][0], []).append((roots[place], gradient))
+            self._given.setdefault(graph.roots[place][0], []).append((roots[place], gradients[place]))
         if saved is not None:
             saved.opened = set()
             if plan.opened is not None:
                 saved.keep(plan.opened)
+
+    def captured(self) -> list[torch.Tensor]:
+        """What W continues from."""
+        return [gradient for pairs in self._given.values() for _, gradient in pairs]
 
     def weight(self) -> None:
         """W: adds to the gradients of the parameters."""
@@ -215,7 +231,7 @@ class SplitBackward:
             given = [pair for fork in forks for pair in self._given.pop(fork, ())]
             if given:
                 edges, gradients = zip(*given)
-                torch.autograd.backward(edges, gradients, inputs=[self._nodes[leaf].variable for leaf in leaves])
+                accumulate(edges, gradients, [self._nodes[leaf].variable for leaf in leaves])
         for clamp in self._clamps.values():
             clamp.remove()
         if self._saved is not None:
