@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Union
 
 import torch
@@ -32,7 +32,7 @@ class UnitLoss:
 
     def detached(self) -> UnitLoss:
         """Without its graph."""
-        return replace(self, sum=self.sum.detach())
+        return UnitLoss(self.sum.detach(), self.weight, self.right, self.evaluated)
 
 
 def rows_of(tree: Any) -> int:

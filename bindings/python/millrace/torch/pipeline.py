@@ -287,7 +287,7 @@ class Pipeline:
             gradients.divide(owned, self._scale.value)
         with self._working("NORM", number):
             norms = self._sums.norms()
-            read = self._read(batch.losses, norms, batch.digest())
+            read = self._read(batch.losses, norms, batch.digest() if self._here.world > 1 else 0)
             total = self._sums.total(read)
         self._require_weight(batch, read)
         skipped = read.weight == 0 or (self._scale is not None and not self._scale.accept(bool(torch.isfinite(total))))
