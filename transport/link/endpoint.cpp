@@ -46,13 +46,14 @@ void check_peer(const Membership& member, Rank peer) {
 
 void check_message(const LinkOptions& options, const MessageTag& tag, const TensorList& payload) {
   check_fields(tag, payload.size());
-  for (std::size_t i = 0; i < payload.size(); ++i)
+  for (std::size_t i = 0; i < payload.size(); ++i) {
     require(!payload[i].is_reference(), "a reference cannot leave its process");
-  require(payload[i].bytes() <= options.largest_payload, [&] {
-    return fmt::format("a tensor of {} bytes is above the agreed largest payload of {}",
-                       payload[i].bytes(),
-                       options.largest_payload);
-  });
+    require(payload[i].bytes() <= options.largest_payload, [&] {
+      return fmt::format("a tensor of {} bytes is above the agreed largest payload of {}",
+                         payload[i].bytes(),
+                         options.largest_payload);
+    });
+  }
 }
 
 std::vector<std::uint64_t> hashes_of(const LinkOptions& options, const TensorList& payload) {
