@@ -56,8 +56,10 @@ std::unique_ptr<CheckpointFolder> awaited(const SaveOptions& options,
   auto folder = std::make_unique<CheckpointFolder>(whole_path(options.folder), files);
   std::string holder;
   try {
-    if (group.rank() == 0 && files.exists(folder->root()))
+    if (group.rank() == 0 && files.exists(folder->root())) {
       holder = folder->lock("that resumes", options.lock_wait);
+      if (holder.empty()) folder->prepare();  // a finished run saves no more, which would do it
+    }
   } catch (const StorageError&) {
     holder.clear();
   }
