@@ -256,7 +256,15 @@ SaveReport Trainer::save() {
 bool Trainer::is_finished() const {
   const TrainingCounters& counters = state_->store.counters();
   if (!state_->goes_on) return false;
-  if (!early_stop(options().validation, counters.validation).empty()) return true;
+  const ValidationRecord& validation = counters.validation;
+  if (!early_stop(options().validation, validation).empty()) return true;
+  // The one after the last step was stopped.
+  if (!validation.data.empty() && validation.step != counters.mini_batches &&
+      is_validation_due(options().validation,
+                        counters.mini_batches,
+                        counters.position.epoch,
+                        counters.position.batch))
+    return false;
   if (const auto steps = options().fit.steps)
     return counters.mini_batches - counters.fit_mini_batches >= *steps;
   return counters.position.epoch >= options().fit.epochs;
