@@ -28,4 +28,13 @@ from .pipeline import Pipeline
 from .profile import profile
 from .stage import seed
 
-__all__ = ["Pipeline", "profile", "seed"]
+__all__ = ["Pipeline", "from_transformers", "profile", "seed"]
+
+
+def __getattr__(name: str) -> object:
+    """from_transformers() is imported when it is asked for."""
+    if name == "from_transformers":
+        from .hugging_face import from_transformers
+
+        return from_transformers
+    raise AttributeError(f"module 'millrace.torch' has no attribute '{name}'")

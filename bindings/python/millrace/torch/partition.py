@@ -10,12 +10,12 @@ from typing import Any, Literal, Optional, Union
 import torch
 from torch import nn
 
-from .. import launch
 from .._millrace import Group, Label, Shape
 from ..errors import InvalidArgument
+from . import elastic
 from .export import ExportedStage, is_pipe, measured, pipe_stages, split_by_export
 
-Split = Union[Literal["even", "parameters", "time"], Sequence[int], Sequence[str]]
+Split = Union[Literal["even", "parameters", "time"], Sequence[int], Sequence[str], Callable[[int], list[nn.Module]]]
 Model = Union[nn.Module, Sequence[nn.Module], Callable[[int], nn.Module], Any]
 
 
@@ -114,6 +114,8 @@ class Partition:
     def _modules(self, model: Model, split: Split, example: Any) -> Optional[list[nn.Module]]:
         """The module of each stage; None where they are made on demand."""
         stages = self.shape.stages
+        if callable(split):
+            return split(stages)
         if isinstance(model, nn.Sequential):
             children = list(model)
             if split == "time" and example is None:
@@ -264,7 +266,7 @@ def boundaries(children: Sequence[nn.Module], split: Split, stages: int,
 
 def _agreed(ends: list[int]) -> list[int]:
     """Rank 0's, because every process measures other times."""
-    here = launch.place()
+    here = elastic.place()
     if here.world == 1:
         return ends
     return [int(end) for end in Group(here).gather(" ".join(map(str, ends)), Label.Settings)[0].split()]
