@@ -42,6 +42,8 @@ const std::vector<OnlyParsed> kOnlyParsed = {
     {"build/", "programs of a finished build"},
     {"tests/", "sanitizer builds take minutes"},
     {"PYTHONPATH=", "needs the binding; tests/python has it"},
+    {"pip install ", "builds a wheel; tests/wheel installs it"},
+    {"python3 examples/", "needs the binding; tests/torch runs the scripts"},
     {"millrace worker ", "needs two machines; tests/cli has two workers on one"},
     {"millrace launch -n 4 -- python3 ", "needs the binding; tests/python has it"},
     {"millrace train --model gpt:layers=4,d=128", "takes minutes"},
@@ -163,7 +165,7 @@ void expect_excerpt(const Block& block, const fs::path& folder, const std::strin
 /// Blocks that another test reads, by file and language.
 const std::map<std::pair<std::string, std::string>, std::string> kReadElsewhere = {
     {{"scheduler/README.md", "json"}, "tests/plan/readme_files_test.cpp"},
-    {{"bindings/python/README.md", "diff"}, "tests/python/test_torch_examples.py"},
+    {{"bindings/python/README.md", "diff"}, "tests/torch/test_scripts.py"},
     {{"bindings/python/README.md", "python"}, "tests/python/test_readme.py"},
 };
 

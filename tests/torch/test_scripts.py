@@ -58,3 +58,17 @@ def test_two_processes_print_what_the_plain_script_prints(capsys):
 def test_the_readme_shows_the_changed_lines():
     readme = (ROOT / "bindings/python/README.md").read_text()
     assert "```diff\n" + "\n".join(changed_lines("resnet")) + "\n```" in readme
+
+
+def test_blocks_of_the_readme_run_in_order(tmp_path, monkeypatch, capsys):
+    """After test_readme.py: the block that measures a model needs the one that makes it."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "bindings/python/README.md").read_text(), re.S)
+    blocks = [block for block in blocks if "millrace.torch" in block]
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(1)
+    inputs = torch.randn(256, 64)
+    names = {"inputs": inputs, "labels": inputs[:, :10].argmax(1), "millrace": __import__("millrace")}
+    for block in blocks:
+        exec(block, names)
+    assert "1f1b" in capsys.readouterr().out

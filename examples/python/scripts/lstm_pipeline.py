@@ -32,8 +32,8 @@ class LanguageModel(nn.Module):
 model = LanguageModel()
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-pipeline = millrace.torch.Pipeline(model, example=tokens[:128].view(4, 32), split=["lstm2"], loss=criterion,
-                                   optimizer=optimizer, ranks=2, micro_batches=micro_batches)
+pipeline = millrace.torch.Pipeline(model, example=tokens[:128].view(4, 32), split=["lstm2"],
+                                   loss=criterion, optimizer=optimizer, ranks=2, micro_batches=4)
 
 for step in range(steps):
     starts = torch.randint(len(tokens) - length, (batch_size,)).tolist()
