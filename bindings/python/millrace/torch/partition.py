@@ -229,8 +229,8 @@ class Partition:
         for number, module in enumerate(modules):
             for owner in module.modules():
                 if owner._parameters and owners.setdefault(id(owner), number) != number:
-                    raise InvalidArgument(f"stages {owners[id(owner)]} and {number} have the same {type(owner).__name__}: each "
-                                          "needs its own (copy.deepcopy); tie=True trains one weight of two modules")
+                    raise InvalidArgument(f"stages {owners[id(owner)]} and {number} have the same {type(owner).__name__}: "
+                                          "each needs its own (copy.deepcopy); tie=True trains one weight of two modules")
                 for key, parameter in owner._parameters.items():
                     if parameter is None or homes.setdefault(id(parameter), number) == number:
                         continue
