@@ -111,7 +111,8 @@ int run_command(int argc, char** argv) {
   app.name("millrace");
   app.set_version_flag(
       "--version",
-      "millrace " MILLRACE_VERSION ", products by " + product_libraries() + libraries_of_engines(),
+      "millrace " MILLRACE_VERSION ", compiled by " + compiled_code() + ", products by " +
+          product_libraries() + libraries_of_engines(),
       "Print the version and exit");
   app.require_subcommand(1);
   add_list(app);

@@ -8,6 +8,7 @@
 
 #include "millrace/core/error.hpp"
 #include "training/agreement.hpp"
+#include "training/pass_data.hpp"
 #include "training/trainer_state.hpp"
 
 namespace millrace {
@@ -102,24 +103,34 @@ StepResult Trainer::State::evaluate(StepData& data, bool compares_batch) {
   return result;
 }
 
-void Trainer::State::evaluate(const Dataset& data,
+bool Trainer::State::evaluate(const Dataset& data,
                               std::int64_t batch_size,
                               const std::function<void(StepResult)>& use,
-                              bool is_compared) {
+                              const Pause& stops) {
   require(batch_size >= 0,
           "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
-  // As many samples in a micro-batch as in training, whose passes have a part of a mini-batch each.
-  const std::int64_t passes = micro_batches() / shape.micro_batches;
-  if (batch_size == 0) batch_size = (options.fit.batch_size + passes - 1) / passes;
-  if (!is_compared) agree_on_data(group, data, batch_size);
+  // Unless told otherwise, the micro-batches are those of training: figures have the same bits for
+  // any number of copies and passes that have a part of a mini-batch each.
+  const int micro = batch_size == 0 ? micro_batches() : shape.micro_batches;
+  if (batch_size == 0) batch_size = options.fit.batch_size;
+  if (!stops) agree_on_data(group, data, batch_size);  // else fit() has
   Batch batch;
   std::vector<std::int32_t> rows;
   for (std::int64_t first = 0; first < data.size(); first += batch_size) {
     rows.resize(static_cast<std::size_t>(std::min(batch_size, data.size() - first)));
     std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(first));
-    batch.fill(data, rows, shape.micro_batches, shape.slices);
-    use(evaluate(batch, false));
+    batch.fill(data, rows, micro, shape.slices);
+    LossSum loss;
+    for (int begin = 0; begin < micro; begin += shape.micro_batches) {
+      if (stops && stops()) return false;
+      PassData pass(batch, MicroBatch{begin});
+      StepResult result = evaluate(pass, false);
+      for (const LossSum& unit : result.unit_losses) loss += unit;
+      result.loss = begin + shape.micro_batches < micro ? LossSum() : loss;
+      use(std::move(result));
+    }
   }
+  return true;
 }
 
 Score Trainer::evaluate(const Dataset& data, std::int64_t batch_size) {

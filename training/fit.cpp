@@ -73,8 +73,11 @@ class Fit {
         std::chrono::duration<double>(validation.seconds));
   }
 
+  /// The validation of the last step may be what was stopped.
+  void note_stop() { report_.stopped = true; }
+
   [[nodiscard]] FitReport finish(const TrainingCounters& counters) {
-    report_.stopped = !done(counters);
+    report_.stopped = report_.stopped || !done(counters);
     report_.early_stop = early_stop(options_.validation, counters.validation);
     for (const EpochReport& epoch : report_.epochs) {
       report_.samples += epoch.samples;
@@ -192,6 +195,10 @@ FitReport Trainer::run(BatchSource& batches,
     if (!can_want) return {};
     return agreed({stop.stop_requested(), saving.is_time()}, state_->group);
   };
+  const State::Pause stops = [&] {
+    if (on_pass) on_pass();
+    return agree().stop;
+  };
   const State::Pause pause = [&] {
     if (on_pass) on_pass();
     return state_->may_pause() && agree().stop;
@@ -202,10 +209,11 @@ FitReport Trainer::run(BatchSource& batches,
     const std::int64_t done = store.counters().mini_batches;
     if (validation == nullptr || done == store.counters().validation.step) return;
     if (!is_validation_due(options().validation, done, next.epoch, next.batch)) return;
-    const ValidationReport report = state_->validate(*validation, epoch);
-    has_best = report.is_best;
-    fit.add(report);
-    if (on_validation) on_validation(report);
+    const auto report = state_->validate(*validation, epoch, stops);
+    if (!report) return fit.note_stop();
+    has_best = report->is_best;
+    fit.add(*report);
+    if (on_validation) on_validation(*report);
   };
   const auto step = [&] {
     EpochReport& epoch = fit.epoch();

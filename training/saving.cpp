@@ -56,8 +56,10 @@ std::unique_ptr<CheckpointFolder> awaited(const SaveOptions& options,
   auto folder = std::make_unique<CheckpointFolder>(whole_path(options.folder), files);
   std::string holder;
   try {
-    if (group.rank() == 0 && files.exists(folder->root()))
+    if (group.rank() == 0 && files.exists(folder->root())) {
       holder = folder->lock("that resumes", options.lock_wait);
+      if (holder.empty()) folder->prepare();  // a finished run saves no more, which would do it
+    }
   } catch (const StorageError&) {
     holder.clear();
   }
@@ -254,7 +256,15 @@ SaveReport Trainer::save() {
 bool Trainer::is_finished() const {
   const TrainingCounters& counters = state_->store.counters();
   if (!state_->goes_on) return false;
-  if (!early_stop(options().validation, counters.validation).empty()) return true;
+  const ValidationRecord& validation = counters.validation;
+  if (!early_stop(options().validation, validation).empty()) return true;
+  // The one after the last step was stopped.
+  if (!validation.data.empty() && validation.step != counters.mini_batches &&
+      is_validation_due(options().validation,
+                        counters.mini_batches,
+                        counters.position.epoch,
+                        counters.position.batch))
+    return false;
   if (const auto steps = options().fit.steps)
     return counters.mini_batches - counters.fit_mini_batches >= *steps;
   return counters.position.epoch >= options().fit.epochs;

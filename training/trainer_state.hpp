@@ -88,18 +88,22 @@ struct Trainer::State {
   /// One forward-only pass, its result known to every member. `compares_batch`: they were given
   /// data that nothing has compared yet.
   StepResult evaluate(StepData& data, bool compares_batch);
-  /// `use` is given the results over all of `data`, mini-batch after mini-batch. `is_compared`: all
-  /// members have compared it.
-  void evaluate(const Dataset& data,
+  /// `use` is given the results over all of `data`, pass after pass; the last one of a mini-batch
+  /// has its loss. With `stops`, which is asked before each, all members have compared `data`.
+  /// False: it was stopped.
+  bool evaluate(const Dataset& data,
                 std::int64_t batch_size,
                 const std::function<void(StepResult)>& use,
-                bool is_compared = false);
+                const Pause& stops = {});
   /// The training continues a checkpoint of the folder in which it saves.
   [[nodiscard]] bool is_resumed_here() const;
   /// Before the first step of a fit; null: it does not validate.
   void begin_validation(const Dataset* data);
-  /// After a step of that epoch. All members have the same report, but for the seconds.
-  ValidationReport validate(const Dataset& data, std::int64_t epoch);
+  /// After a step of that epoch. All members have the same report, but for the seconds. Nothing if
+  /// it was stopped, which changes no counter.
+  std::optional<ValidationReport> validate(const Dataset& data,
+                                           std::int64_t epoch,
+                                           const Pause& stops);
 
   ProcessGroup alone;
   TrainerOptions options;

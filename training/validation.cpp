@@ -97,27 +97,28 @@ void Trainer::State::begin_validation(const Dataset* data) {
   count([&](TrainingCounters& counters) { counters.validation = fresh; });
 }
 
-ValidationReport Trainer::State::validate(const Dataset& data, std::int64_t epoch) {
+std::optional<ValidationReport> Trainer::State::validate(const Dataset& data,
+                                                         std::int64_t epoch,
+                                                         const Pause& stops) {
   const std::int64_t step = store.counters().mini_batches;
   const double before = times.validation;
-  validation.emplace();
+  Score score;
   {
     const Timed timed(times.validation);
-    const auto add = [&](const StepResult& result) {
-      validation->add(result.loss, result.samples);
-    };
-    evaluate(data, 0, add, true);
+    const auto add = [&](const StepResult& result) { score.add(result.loss, result.samples); };
+    if (!evaluate(data, 0, add, stops)) return std::nullopt;
   }
+  validation = score;
   const ValidationRecord record =
-      next_record(store.counters().validation, options.validation, step, *validation);
+      next_record(store.counters().validation, options.validation, step, score);
   count([&](TrainingCounters& counters) { counters.validation = record; });
-  return {.step = step,
-          .epoch = epoch,
-          .score = *validation,
-          .seconds = times.validation - before,
-          .is_best = record.best_step == step,
-          .is_last = !early_stop(options.validation, record).empty(),
-          .without_improvement = record.without_improvement};
+  return ValidationReport{.step = step,
+                          .epoch = epoch,
+                          .score = score,
+                          .seconds = times.validation - before,
+                          .is_best = record.best_step == step,
+                          .is_last = !early_stop(options.validation, record).empty(),
+                          .without_improvement = record.without_improvement};
 }
 
 }  // namespace millrace

@@ -38,7 +38,25 @@ struct Verdict {
 struct VerifyArguments {
   PlanOptions plan;
   int capacity = 1;
+  std::optional<Transport> transport;
 };
+
+Transport transport_named(const std::string& name) {
+  for (const auto& [known, transport] : {std::pair{"unbounded", Transport::unbounded()},
+                                         {"rendezvous", Transport::rendezvous()},
+                                         {"fifo", Transport::fifo()}})
+    if (name == known) return transport;
+  throw InvalidArgument("--transport " + name + ": must be unbounded, rendezvous or fifo");
+}
+
+/// With messages, where a transport is named, unless that is a fault which verify explains.
+Program program_of(const std::string& subject, const VerifyArguments& arguments) {
+  Program program = program_of(subject, arguments.plan);
+  if (!arguments.transport || !verify(program).empty()) return program;
+  Program lowered = insert_messages(insert_reductions(program));
+  lowered.name = program.name;
+  return lowered;
+}
 
 bool has_messages(const Program& program) {
   for (const auto& list : program.ranks)
@@ -48,6 +66,7 @@ bool has_messages(const Program& program) {
 }
 
 std::string title_of(const Transport& transport) {
+  if (transport.ordered) return "fifo";
   if (transport.kind == Transport::Kind::Rendezvous) return "rendezvous";
   if (transport.kind == Transport::Kind::Unbounded) return "unbounded";
   return "capacity " + std::to_string(transport.capacity);
@@ -67,10 +86,15 @@ bool reduces_nothing(const Program& program) {
 }
 
 /// The messages are written out only where a program without them proves nothing.
-void prove(const Graph& graph, const Timeline& timeline, int capacity, Verdict& verdict) {
+void prove(const Graph& graph,
+           const Timeline& timeline,
+           const VerifyArguments& arguments,
+           Verdict& verdict) {
   const Program& program = graph.program();
-  const std::vector<Transport> transports = {
-      Transport::rendezvous(), Transport::bounded(capacity), Transport::unbounded()};
+  std::vector<Transport> transports = {
+      Transport::rendezvous(), Transport::bounded(arguments.capacity), Transport::unbounded()};
+  if (arguments.transport && arguments.transport->ordered)
+    transports.push_back(*arguments.transport);
   if (graph.has_messages()) {
     prove_each(graph, transports, verdict);
   } else if (reduces_nothing(program) && inserted_messages_cannot_hang(graph, timeline)) {
@@ -101,8 +125,10 @@ std::optional<Graph> graph_of(const Program& program) {
 
 std::vector<Violation> violations_of(const Program& program,
                                      const std::optional<Graph>& graph,
-                                     const PlanOptions& options) {
+                                     const VerifyArguments& arguments) {
+  const PlanOptions& options = arguments.plan;
   VerifyOptions checks;
+  checks.transport = arguments.transport.value_or(Transport::unbounded());
   checks.memory_limit = memory_limits_of(options, program.shape.ranks, program.shape.stages());
   if (!checks.memory_limit.empty()) {
     checks.cost = cost_of(program.shape, options);
@@ -230,11 +256,11 @@ void run(const std::string& subject, const VerifyArguments& arguments) {
   check_outputs(options);
   PlanProgress progress("verify " + subject);
   progress.at("making the schedule");
-  const Program program = program_of(subject, options);
+  const Program program = program_of(subject, arguments);
   progress.at("checking " + std::to_string(program.size()) + " actions");
   Verdict verdict;
   const std::optional<Graph> graph = graph_of(program);
-  verdict.violations = violations_of(program, graph, options);
+  verdict.violations = violations_of(program, graph, arguments);
   std::optional<Timeline> timeline;
   Cost cost;
   if (graph && runs(verdict.violations)) {
@@ -244,7 +270,7 @@ void run(const std::string& subject, const VerifyArguments& arguments) {
     verdict.order = accumulation(program);
   }
   progress.at("proving that it cannot hang");
-  if (timeline && verdict.violations.empty()) prove(*graph, *timeline, arguments.capacity, verdict);
+  if (timeline && verdict.violations.empty()) prove(*graph, *timeline, arguments, verdict);
   progress.end();
   // A file on standard output stays alone there; the verdict is never left out.
   std::ostream& out = prints_file(options) ? std::cerr : std::cout;
@@ -273,6 +299,14 @@ void add_verify(CLI::App& app) {
         arguments->capacity = static_cast<int>(whole_number("--capacity", text, 1));
       },
       "Messages that a bounded channel holds, for the second proof (default 1)");
+  subcommand
+      ->add_option_function<std::string>(
+          "--transport",
+          [arguments](const std::string& text) { arguments->transport = transport_named(text); },
+          "Report a fault on this transport, with messages inserted where there are none: "
+          "rendezvous, fifo (messages of a rank to another arrive in the order sent, without tags: "
+          "gloo, NCCL) or unbounded")
+      ->type_name("NAME");
   subcommand->callback([subject, arguments] { run(*subject, *arguments); });
 }
 

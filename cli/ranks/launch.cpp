@@ -273,8 +273,14 @@ Continues continues_of(const LaunchFlags& flags, const CheckedWork& work) {
 }
 
 /// Steps before the one that a training continued from are those of its start.
-JobFailure failure_of(const JobEnd& end, const LaunchFlags& flags, const CheckedWork& work) {
-  JobFailure failure{.code = end.code, .what = end.what, .step = end.step};
+JobFailure failure_of(const JobEnd& end,
+                      const LaunchFlags& flags,
+                      const CheckedWork& work,
+                      const LaunchConfig& place) {
+  JobFailure failure{.code = end.code,
+                     .what = end.what,
+                     .step = end.step,
+                     .has_result = std::filesystem::exists(result_mark(place.directory))};
   if (!is_ours(flags.command)) {
     failure.progress = end.step;
     return failure;
@@ -314,7 +320,7 @@ int launch(const LaunchFlags& flags) {
     cleanup.watch(0);
     RestartDecision decision;
     if (flags.restarts > 0 && !end.is_asked && may_restart(end.code, is_ours(flags.command)))
-      decision = decide_restart(history, failure_of(end, flags, work), flags.restarts);
+      decision = decide_restart(history, failure_of(end, flags, work, place), flags.restarts);
     if (!decision.why_not.empty())
       std::cerr << "millrace launch: not started again: " << decision.why_not << '\n';
     if (!decision.restarts) {

@@ -253,7 +253,8 @@ void train_place(ProcessShare& share, Endpoint& endpoint, ProcessGroup& group) {
                                             {.endpoint = &endpoint,
                                              .group = &group,
                                              .is_thread = several,
-                                             .processes = share.process.processes});
+                                             .processes = share.process.processes,
+                                             .result_mark = result_mark(share.process.directory)});
   note_end(outcome, share.process, endpoint.rank());
 }
 

@@ -24,9 +24,16 @@ struct RankWork {
 struct JobProcess {
   int number = 0;
   int processes = 1;
-  int attempt = 0;   ///< as LaunchConfig::attempt
-  double began = 0;  ///< as LaunchConfig::began
+  int attempt = 0;             ///< as LaunchConfig::attempt
+  double began = 0;            ///< as LaunchConfig::began
+  std::string directory = {};  ///< as LaunchConfig::directory
 };
+
+/// The file that rank 0 makes before it prints the result of a training: a job that fails later is
+/// not started again. Empty without the launcher's directory.
+[[nodiscard]] inline std::string result_mark(const std::string& directory) {
+  return directory.empty() ? "" : directory + "/result";
+}
 
 /// What a launcher has to know of the work.
 struct CheckedWork {

@@ -69,7 +69,9 @@ RestartDecision decide_restart(const RestartHistory& history,
     now.progress = *failure.progress;
     now.since_progress = 0;
   }
-  if (now.same >= kSameFailures)
+  if (failure.has_result)
+    decision.why_not = "the training had ended, with its result";
+  else if (now.same >= kSameFailures)
     decision.why_not = fmt::format("the same failure in the same step, {} times", now.same);
   else if (now.since_progress >= restarts)
     decision.why_not = fmt::format("{} {} without progress",

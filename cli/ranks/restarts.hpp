@@ -19,6 +19,7 @@ struct JobFailure {
   /// From which the next attempt continues, of a job whose checkpoints are known; of another, the
   /// step that it reached.
   std::optional<std::int64_t> progress = {};
+  bool has_result = false;  ///< rank 0 had begun to print it
 };
 
 /// What earlier failures of the job left.

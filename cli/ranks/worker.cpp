@@ -193,8 +193,11 @@ void run(const LaunchConfig& process,
          const Join& join_others) {
   warn(process);
   open_as_many_files_as_allowed();
-  const JobProcess self = {
-      process.member.rank.value, process.member.world, process.attempt, process.began};
+  const JobProcess self = {process.member.rank.value,
+                           process.member.world,
+                           process.attempt,
+                           process.began,
+                           process.directory};
   const RankWork work = rank_work(command, self, process.join_timeout);
   const auto joined = joined_at(process, work, join_others);
   std::vector<const Endpoint*> endpoints;

@@ -7,6 +7,7 @@
 #include <ostream>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace millrace::cli {
 
@@ -47,26 +48,37 @@ Progress::Progress(std::ostream& stream, ProgressOptions options)
       began_(options_.now()),
       drawn_(began_ - kSecondsBetweenLines) {}
 
+/// The terminal's last column stays free: some begin a new line behind it.
+std::size_t Progress::columns() const {
+  constexpr std::size_t kOfFile = 100;
+  return options_.columns > 1 ? options_.columns - 1 : kOfFile;
+}
+
+/// Without room for all, a line that moves (with `left`) ends early; another continues on the next.
 std::string Progress::line(double mean_loss,
                            const std::string& pace,
                            const std::string& left) const {
-  std::string text =
-      fmt::format("epoch {}/{}{}  step {}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {}  {} {:.1f} %",
-                  last_.epoch + 1,
-                  options_.epochs,
-                  left,
-                  last_.global_step,
-                  mean_loss,
-                  last_.gradient_norm,
-                  last_.learning_rate,
-                  pace,
-                  options_.idle,
-                  100 * bubble_) +
-      validation_;
-  if (last_.loss_scale != 1) text += fmt::format("  scale {:.0f}", last_.loss_scale);
+  std::vector<std::string> fields = {
+      fmt::format("step {}  loss {:.4f}", last_.global_step, mean_loss),
+      fmt::format("norm {:.3f}", last_.gradient_norm),
+      fmt::format("lr {:.2e}", last_.learning_rate),
+      pace,
+      fmt::format("{} {:.1f} %", options_.idle, 100 * bubble_)};
+  if (!validation_.empty())
+    fields.insert(left.empty() ? fields.end() : fields.begin() + 1, validation_);
+  if (last_.loss_scale != 1) fields.push_back(fmt::format("scale {:.0f}", last_.loss_scale));
   if (last_.skipped)
-    text += last_.has_no_weight() ? "  (all targets weigh 0: skipped)"
-                                  : "  (gradient not finite: skipped)";
+    fields.emplace_back(last_.has_no_weight() ? "(all targets weigh 0: skipped)"
+                                              : "(gradient not finite: skipped)");
+  std::string text = fmt::format("epoch {}/{}{}", last_.epoch + 1, options_.epochs, left);
+  std::size_t begin = 0;  // of the last line
+  for (const std::string& field : fields) {
+    const bool fits = text.size() + 2 + field.size() - begin <= columns();
+    if (!fits && !left.empty()) break;
+    if (!fits) begin = text.size() + 1;
+    text += (fits ? "  " : "\n  ") + field;
+  }
+  if (!left.empty()) text.resize(std::min(text.size(), columns()));
   return text;
 }
 
@@ -78,9 +90,9 @@ std::string Progress::left() const {
 }
 
 void Progress::draw(std::string text) {
-  const std::size_t width = text.size();
-  if (options_.moves && width < width_) text.append(width_ - width, ' ');
-  width_ = width;
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  if (options_.moves && end < width_) text.insert(end, width_ - end, ' ');
+  width_ = end;
   stream_ << (options_.moves ? "\r" : "") << text;
   drawn_ = options_.now();
 }
@@ -90,15 +102,13 @@ void Progress::step(const StepReport& report, double bubble) {
   bubble_ = bubble;
   ++steps_;
   if (!options_.moves || options_.now() - drawn_ < kSecondsBetweenMoves) return;
-  std::string text = line(report.mean_loss(), pace_of(report, options_.padded), left());
-  if (options_.columns > 1) text.resize(std::min(text.size(), options_.columns - 1));
-  draw(std::move(text));
+  draw(line(report.mean_loss(), pace_of(report, options_.padded), left()));
   stream_ << std::flush;
 }
 
 void Progress::validation(const ValidationReport& report, bool is_text) {
   const double loss = report.score.mean_loss();
-  validation_ = fmt::format("  validation loss {:.4f}", loss);
+  validation_ = fmt::format("validation loss {:.4f}", loss);
   validation_ += is_text ? fmt::format("  {:.4f} bits per character", loss / std::numbers::ln2)
                          : fmt::format("  accuracy {:.2f} %", 100 * report.score.accuracy());
   if (report.is_best) validation_ += "  best";

@@ -20,7 +20,7 @@ namespace millrace::cli {
 
 struct ProgressOptions {
   bool moves = false;                  ///< the stream is a terminal: a line may be written over
-  std::size_t columns = 0;             ///< of the terminal; 0: not known
+  std::size_t columns = 0;             ///< of the terminal; 0: not known, or a file: 100
   std::int64_t epochs = 0;             ///< of the run
   std::int64_t batches_per_epoch = 0;  ///< mini-batches
   std::int64_t steps = 0;              ///< mini-batches of the run
@@ -52,6 +52,7 @@ class Progress {
                                  const std::string& left) const;
   [[nodiscard]] std::string left() const;
   void draw(std::string text);
+  [[nodiscard]] std::size_t columns() const;
 
   std::ostream& stream_;
   ProgressOptions options_;

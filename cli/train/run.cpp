@@ -1,6 +1,7 @@
 #include "cli/train/run.hpp"
 
 #include <algorithm>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -39,8 +40,9 @@ std::size_t columns_of(int file) {
 /// Progress and results, printed by rank 0.
 class Printer {
  public:
-  Printer(const TrainJob& job, bool is_alone)
+  Printer(const TrainJob& job, const TrainPlace& place)
       : job_(job),
+        result_mark_(place.result_mark),
         outputs_(job.flags),
         watching_(job),
         place_(job.flags.json ? STDERR_FILENO : STDOUT_FILENO),
@@ -52,7 +54,7 @@ class Printer {
                    .epochs = job.epochs(),
                    .batches_per_epoch = job.batches_per_epoch(),
                    .steps = job.steps(),
-                   .idle = is_alone ? "bubble" : "bubble of rank 0",
+                   .idle = place.endpoint == nullptr ? "bubble" : "bubble of rank 0",
                    .padded = job.data.train.has_documents()}) {}
 
   /// Before the first step.
@@ -79,6 +81,7 @@ class Printer {
 
   /// Where there was nothing to train; files of the run that trained stay as they are.
   void report_finished(const TrainOutcome& outcome, std::int64_t step) {
+    begin_result();
     if (job_.flags.json)
       std::cout << finished_json(job_, outcome, step) << std::flush;
     else
@@ -88,6 +91,7 @@ class Printer {
   void report(const TrainOutcome& outcome,
               const Program& program,
               const RunMeasurement::Whole& whole) {
+    begin_result();
     if (job_.flags.json) {
       std::cout << outcome_json(job_, outcome) << std::flush;
     } else {
@@ -102,7 +106,12 @@ class Printer {
   }
 
  private:
+  void begin_result() const {
+    if (!result_mark_.empty()) std::ofstream(result_mark_).put('\n');
+  }
+
   const TrainJob& job_;
+  std::string result_mark_;
   TrainOutputs outputs_;
   Watching watching_;
   int place_;
@@ -215,7 +224,7 @@ TrainOutcome run_training(const TrainJob& job, const TrainPlace& place) {
   ProcessGroup alone;
   ProcessGroup& group = place.group == nullptr ? alone : *place.group;
   std::optional<Printer> printer;
-  if (rank == Rank{0}) printer.emplace(job, place.endpoint == nullptr);
+  if (rank == Rank{0}) printer.emplace(job, place);
   Trainer trainer = trainer_of(job, place);
   begin_from(trainer, job.flags.start, printer.has_value());
   if (trainer.is_finished()) return evaluate_finished(job, trainer, place, printer);

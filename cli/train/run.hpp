@@ -89,6 +89,8 @@ struct TrainPlace {
   ProcessGroup* group = nullptr;
   bool is_thread = false;  ///< one of several ranks in this process
   int processes = 0;       ///< that share the ranks; 0: this one has all
+  /// A file that rank 0 makes when all ranks are done, before it prints the result. Empty: none.
+  std::string result_mark = {};
 };
 
 /// Whether SIGTERM and SIGINT end the run after the current step instead of at once.

@@ -4,6 +4,7 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@ namespace {
 using testing::HasSubstr;
 using testing_files::Folder;
 
-const std::string kJob =
+const std::string kKilledJob =
     "train --model mlp:64-16-16-10,dropout=0.1 -p 2 -m 2 --accumulate 2 --batch-size 480 --steps "
     "60 "
     "--seed 3 --executor sequential ";
@@ -52,12 +53,12 @@ bool killed_after(std::uint32_t lines, const std::string& arguments) {
 }
 
 TEST(KilledTrain, Restarted_EndsWithTheSameWeights) {
-  const Ran whole = command(kJob);
+  const Ran whole = command(kKilledJob);
   ASSERT_EQ(whole.code, 0) << whole.text;
   const std::string weights = whole.text.substr(whole.text.find("weights "), 40);
   const Folder folder("cli_killed");
   const std::string place = folder.path() + "/saved";
-  const std::string job = kJob + "--save " + place + " --save-every 1 --resume auto";
+  const std::string job = kKilledJob + "--save " + place + " --save-every 1 --resume auto";
   int kills = 0;
   // Each round has more lines to go through than the last one resumed behind.
   for (std::uint32_t round = 0; round < 6; ++round)
@@ -69,6 +70,22 @@ TEST(KilledTrain, Restarted_EndsWithTheSameWeights) {
   EXPECT_THAT(last.text, HasSubstr(weights));
   for (const auto& entry : std::filesystem::directory_iterator(place))
     EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("step-"));
+}
+
+/// As a kill between the last checkpoint and the end of its save would leave it.
+TEST(KilledTrain, ResumedAfterItsEnd_LeavesNothingUnfinished) {
+  const Folder folder("cli_killed");
+  const std::string place = folder.path() + "/saved";
+  const std::string job = "train -p 2 --steps 2 --resume auto --save " + place;
+  ASSERT_EQ(command(job).code, 0);
+  for (const char* name : {".tmp-step-0000000012", ".trash-step-0000000001"}) {
+    std::filesystem::create_directory(place + "/" + name);
+    std::ofstream(place + "/" + name + "/manifest.json") << "{}";
+  }
+  const Ran last = command(job);
+  EXPECT_EQ(last.code, 0) << last.text;
+  for (const auto& entry : std::filesystem::directory_iterator(place))
+    EXPECT_EQ(entry.path().filename(), "step-0000000002");
 }
 
 }  // namespace

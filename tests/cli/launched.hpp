@@ -123,7 +123,11 @@ class Command {
     return std::filesystem::is_empty(scratch_.path() + "/tmp");
   }
 
-  /// The file of its standard error.
+  /// Its TMPDIR, with the folder of its ranks.
+  [[nodiscard]] std::string temporary_folder() const { return scratch_.path() + "/tmp"; }
+
+  /// The files of its standard output and error.
+  [[nodiscard]] std::string output_path() const { return scratch_.path() + "/out"; }
   [[nodiscard]] std::string errors_path() const { return scratch_.path() + "/err"; }
 
   /// The folder LOGS.
@@ -158,6 +162,35 @@ class Command {
 inline Outcome run(const std::string& arguments, const std::string& before = {}) {
   return Command(arguments, before).end();
 }
+
+/// How often `part` occurs.
+inline std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+/// As --json prints it; the errors of a job that printed none.
+inline std::string weights_text(const Outcome& outcome) {
+  const auto at = outcome.output.find("\"weights_hash\"");
+  return at == std::string::npos ? outcome.errors : outcome.output.substr(at, 60);
+}
+
+/// What a folder of --save has: the step of its newest checkpoint, 0 without one, and whether one
+/// is being written.
+struct Saved {
+  explicit Saved(const std::string& folder) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+      const std::string name = entry.path().filename();
+      writes = writes || name.starts_with(".tmp-step-");
+      if (name.starts_with("step-")) newest = std::max(newest, std::stol(name.substr(5)));
+    }
+  }
+
+  long newest = 0;
+  bool writes = false;
+};
 
 /// The words of a worker that meets the others of its world in `place`.
 inline std::string worker(const PrivateDirectory& place,

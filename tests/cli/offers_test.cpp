@@ -90,6 +90,7 @@ class Offers : public CommandTest {
             {"--jitter", "1f1b --jitter 0.1"},
             {"--seed", "1f1b --jitter 0.1 --seed 2"},
             {"--capacity", "1f1b --capacity 2"},
+            {"--transport", "1f1b --transport fifo"},
             {"--csv", "1f1b " + file("--csv")},
             {"--svg", "1f1b " + file("--svg")},
             {"--html", "1f1b " + file("--html")},

@@ -21,6 +21,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
@@ -85,13 +86,16 @@ TEST(PlanProgress, RefusesANumberOfSecondsThatIsNone) {
 }
 
 /// What a training of 3 epochs of 10 steps writes, each of which takes `seconds`.
-std::string trained(bool moves, double seconds, int first_step = 0) {
+std::string trained(bool moves, double seconds, int first_step = 0, std::size_t columns = 0) {
   std::ostringstream stream;
   double now = 100;
-  cli::Progress progress(
-      stream, {.moves = moves, .epochs = 3, .batches_per_epoch = 10, .steps = 30, .now = [&] {
-                 return now;
-               }});
+  cli::Progress progress(stream,
+                         {.moves = moves,
+                          .columns = columns,
+                          .epochs = 3,
+                          .batches_per_epoch = 10,
+                          .steps = 30,
+                          .now = [&] { return now; }});
   for (int step = first_step; step < 30; ++step) {
     now += seconds;
     StepReport report;
@@ -100,6 +104,10 @@ std::string trained(bool moves, double seconds, int first_step = 0) {
     report.batch = step % 10;
     report.loss = {.sum = 2, .weight = 1};
     progress.step(report, 0.25);
+    if (columns > 0 && step % 10 == 4)
+      progress.validation({.score = {.loss = {.sum = 2, .weight = 1, .correct = 1, .evaluated = 4}},
+                           .is_best = true},
+                          false);
     if (step % 10 == 9) progress.epoch({.epoch = step / 10, .loss = {.sum = 3, .weight = 1}});
   }
   return stream.str();
@@ -129,6 +137,28 @@ TEST(TrainProgress, Terminal_HasOneLineWithTheTimeLeft) {
   EXPECT_THAT(lines[1], AllOf(StartsWith("epoch 1/3, 2 h 25 min left  step 1  loss 2.0000")));
   EXPECT_THAT(lines[30], HasSubstr(", 0 s left  step 30"));
   EXPECT_THAT(lines[31], AllOf(StartsWith("epoch 3/3  step 30  loss 3.0000"), EndsWith(" \n")));
+}
+
+TEST(TrainProgress, File_ContinuesAtHundredColumns) {
+  const auto lines = lines_of(trained(false, 6, 0, 1), '\n');
+  ASSERT_EQ(lines.size(), 6U);
+  for (std::size_t i = 0; i < lines.size(); i += 2) {
+    EXPECT_THAT(lines[i], AllOf(StartsWith("epoch "), EndsWith("bubble 25.0 %")));
+    EXPECT_LE(lines[i].size(), 100U);
+    EXPECT_EQ(lines[i + 1], "  validation loss 2.0000  accuracy 25.00 %  best");
+  }
+}
+
+TEST(TrainProgress, Terminal_ShowsValidationAndFitsItsWidth) {
+  for (const std::size_t columns : {60U, 80U, 120U, 200U}) {
+    const std::string text = trained(true, 300, 0, columns);
+    for (const std::string& line : lines_of(text, '\r'))
+      for (const std::string& part : lines_of(line, '\n')) EXPECT_LT(part.size(), columns) << part;
+  }
+  const auto lines = lines_of(trained(true, 300, 0, 100), '\r');
+  EXPECT_THAT(lines[9], HasSubstr("  loss 2.0000  validation loss 2.0000  accuracy 25.00 %  best"));
+  EXPECT_THAT(lines[9], Not(HasSubstr("norm")));
+  EXPECT_THAT(lines.back(), EndsWith("\n  validation loss 2.0000  accuracy 25.00 %  best\n"));
 }
 
 TEST(TrainProgress, ResumedRun_MeasuresItsOwnSteps) {

@@ -65,6 +65,14 @@ TEST(Restarts, OtherStepOrFailure_IsNotTheSame) {
   EXPECT_TRUE(after({killed(7), killed(7), killed(8), killed(7), killed(7)}, 100).restarts);
 }
 
+TEST(Restarts, FailureAfterTheResult_Ends) {
+  JobFailure failure = killed(7, 7);
+  failure.has_result = true;
+  const RestartDecision decision = after({failure}, 100);
+  EXPECT_FALSE(decision.restarts);
+  EXPECT_EQ(decision.why_not, "the training had ended, with its result");
+}
+
 TEST(Restarts, Delay_DoublesWithoutProgressUpToAMinute) {
   std::vector<JobFailure> failures;
   std::vector<milliseconds> delays;

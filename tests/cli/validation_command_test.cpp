@@ -1,12 +1,15 @@
 // Validation, the best checkpoint and early stopping by their flags: in one process, under launch,
 // over resume, and wrong values.
 #include <filesystem>
+#include <regex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 
 #include "cli/command_test.hpp"
+#include "cli/launched.hpp"
 
 namespace millrace::test {
 namespace {
@@ -17,16 +20,16 @@ using testing::MatchesRegex;
 using testing::Not;
 
 /// The rate rises: the loss falls, then grows.
-const std::string kJob =
-    "--model mlp:64-16-12-10 -m 2 --batch-size 64 --epochs 1000 --optimizer sgd --clip-norm none "
+const std::string kRisingJob =
+    "--model mlp:64-16-12-10 --batch-size 64 --epochs 1000 --optimizer sgd --clip-norm none "
     "--lr 2 --warmup 300 --validation 0.2 --validate-every 5 --early-stopping 3 ";
 
 class ValidationCommand : public CommandTest {
  protected:
-  /// kJob in one process, saving in `folder`; stopped early.
+  /// kRisingJob in one process, saving in `folder`; stopped early.
   [[nodiscard]] nlohmann::json stopped(const std::string& folder, const std::string& more) const {
     const Ran ran =
-        command(more + kJob + "--keep 1 --keep-best loss --json --save " + path(folder));
+        command(more + kRisingJob + "--keep 1 --keep-best loss --json --save " + path(folder));
     EXPECT_EQ(ran.code, 0) << ran.text;
     return json_in(ran.text);
   }
@@ -84,7 +87,7 @@ TEST_F(ValidationCommand, Text_IsReportedInBits) {
 }
 
 TEST_F(ValidationCommand, EarlyStop_IsTheLastLineAndSucceeds) {
-  const Ran ran = command("train -p 2 " + kJob + "--min-delta 0.001");
+  const Ran ran = command("train -p 2 -m 2 " + kRisingJob + "--min-delta 0.001");
   EXPECT_EQ(ran.code, 0) << ran.text;
   const std::string last = ran.text.substr(ran.text.rfind('\n', ran.text.size() - 2) + 1);
   EXPECT_THAT(last,
@@ -93,22 +96,23 @@ TEST_F(ValidationCommand, EarlyStop_IsTheLastLineAndSucceeds) {
 }
 
 TEST_F(ValidationCommand, LaunchAndResume_KeepCountAndBest) {
-  const auto one = stopped("one", "train -p 3 ");
-  const auto many = stopped("many", "launch -n 3 -- train ");
+  const auto one = stopped("one", "train -p 3 -m 2 ");
+  const auto many = stopped("many", "launch -n 3 -- train -m 2 ");
   EXPECT_EQ(many["weights_hash"], one["weights_hash"]);
   EXPECT_EQ(many["stopped_early"], one["stopped_early"]);
 
   // Until the first validation without improvement, then on from there.
   const std::int64_t last = one["validations"].back()["step"].get<std::int64_t>();
   const std::string steps = "--save " + path("halves") + " --keep-best loss --keep 1 --json ";
-  const std::string job = kJob.substr(0, kJob.find("--epochs")) + kJob.substr(kJob.find("--optim"));
+  const std::string job = kRisingJob.substr(0, kRisingJob.find("--epochs")) +
+                          kRisingJob.substr(kRisingJob.find("--optim"));
   for (const std::int64_t stop : {last - 7, std::int64_t{1000}}) {
-    const Ran ran = command("train -p 3 --lr-schedule constant --resume auto --steps " +
+    const Ran ran = command("train -p 3 -m 2 --lr-schedule constant --resume auto --steps " +
                             std::to_string(stop) + " " + job + steps);
     EXPECT_EQ(ran.code, 0) << ran.text;
   }
-  const auto straight = json_in(command("train -p 3 --lr-schedule constant --steps 1000 " + job +
-                                        "--json --keep-best loss --save " + path("straight"))
+  const auto straight = json_in(command("train -p 3 -m 2 --lr-schedule constant --steps 1000 " +
+                                        job + "--json --keep-best loss --save " + path("straight"))
                                     .text);
   const auto again =
       json_in(command("launch -n 3 -- train --json --resume " + path("halves")).text);
@@ -117,8 +121,55 @@ TEST_F(ValidationCommand, LaunchAndResume_KeepCountAndBest) {
   EXPECT_EQ(again["weights_hash"], straight["weights_hash"]);
 }
 
+/// The figures, but for the seconds.
+nlohmann::json figures_of(nlohmann::json run) {
+  for (auto& validation : run["validations"]) validation.erase("seconds");
+  return {{"validations", run["validations"]},
+          {"weights", run["weights_hash"]},
+          {"stopped", run["stopped_early"]}};
+}
+
+TEST_F(ValidationCommand, GridsOverEveryTransport_HaveTheFiguresOfOneProcess) {
+  const std::string tree = "-p 2 --accumulate-order tree ";
+  const auto one = figures_of(stopped("one", "train -m 4 " + tree));
+  EXPECT_EQ(figures_of(stopped("passes", "train -m 2 --accumulate 2 " + tree)), one);
+  EXPECT_EQ(figures_of(stopped("threads", "train -m 2 -d 2 " + tree)), one);
+  const auto checkpoints = [&](const std::string& folder) {
+    const std::string all = names(folder);
+    return std::regex_replace(all, std::regex("[^ ]*/(step-[0-9]*)[^\n]*(, best)?"), "$1$2");
+  };
+  for (const std::string link : {"shm", "ipc", "tcp"}) {
+    const std::string job = "launch --endpoint " + link + " -n ";
+    EXPECT_EQ(figures_of(stopped(link + "2", job + "2 -- train -m 4 " + tree)), one);
+    EXPECT_EQ(figures_of(stopped(link + "22", job + "2 -- train -m 2 -d 2 " + tree)), one);
+    EXPECT_EQ(
+        figures_of(stopped(link + "4", job + "4 -- train -m 2 -d 2 --shard-optimizer " + tree)),
+        one);
+    EXPECT_EQ(checkpoints(link + "4"), checkpoints("one"));
+  }
+}
+
+/// Each validation would last for seconds.
+TEST_F(ValidationCommand, StopDuringIt_EndsBeforeItsResult) {
+  const std::string work =
+      "train --json --model gpt:layers=1,d=8,heads=2,context=2 --data text --batch-size 1 -m 1 "
+      "-p 2 --steps 1 --validation text --validate-every 1 --inspect-gradients ";
+  for (const std::string how : {"", "launch -n 2 -- "}) {
+    const std::string log = std::to_string(how.size()) + ".jsonl";
+    Command run(how + work + "--save " + path(log) + "-saved --log " + path(log));
+    while (text_of(run.errors_path()).find("not finite") == std::string::npos && !run.has_ended())
+      std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until the step has ended, too
+    run.signal(SIGTERM);
+    const Outcome outcome = run.end();
+    EXPECT_EQ(outcome.code, 143) << outcome.errors;
+    EXPECT_THAT(outcome.errors, HasSubstr("stopped after step 1, newest checkpoint "));
+    EXPECT_THAT(read(log), HasSubstr("\"validation_loss\":null"));
+  }
+}
+
 TEST_F(ValidationCommand, Best_IsListedExportedAndResumed) {
-  const auto run = stopped("run", "train -p 2 ");
+  const auto run = stopped("run", "train -p 2 -m 2 ");
   const nlohmann::json* best = &run["validations"][0];
   for (const auto& validation : run["validations"])
     if (validation["loss"].get<double>() < (*best)["loss"].get<double>()) best = &validation;

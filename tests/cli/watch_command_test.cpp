@@ -25,7 +25,7 @@ using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
 
-const std::string kJob =
+const std::string kWatchedJob =
     "train --model mlp:64-16-16-10 -m 4 --seed 3 --executor sequential --steps 6 ";
 const std::string kLaunched = "train --model mlp:64-16-16-10 -m 4 --seed 3 --steps 6 ";
 
@@ -78,7 +78,7 @@ TEST_F(Watch, LogsEveryStep_LossesEqualEpochs) {
 }
 
 TEST_F(Watch, ProcessesLogWhatOneProcessDoes) {
-  ASSERT_EQ(command(kJob + "-p 2 --log " + path("one.jsonl")).code, 0);
+  ASSERT_EQ(command(kWatchedJob + "-p 2 --log " + path("one.jsonl")).code, 0);
   const Ran many = command("launch -n 2 -- " + kLaunched + "--log " + path("many.jsonl"));
 
   ASSERT_EQ(many.code, 0) << many.text;
@@ -90,12 +90,13 @@ TEST_F(Watch, ProcessesLogWhatOneProcessDoes) {
 TEST_F(Watch, ResumedRun_ContinuesItsLog) {
   for (const std::string log : {"log.jsonl", "log.csv"}) {
     const std::string saved = path("saved_" + log);
-    ASSERT_EQ(command(kJob + "-p 2 --save " + saved + " --save-every 4 --log " + path(log)).code,
-              0);
+    ASSERT_EQ(
+        command(kWatchedJob + "-p 2 --save " + saved + " --save-every 4 --log " + path(log)).code,
+        0);
     const auto whole = lines_of(log);
     std::ofstream(path(log), std::ios::app) << whole.back().substr(0, 20);
     const Ran resumed =
-        command(kJob + "-p 2 --resume " + saved + "/step-0000000004 --log " + path(log));
+        command(kWatchedJob + "-p 2 --resume " + saved + "/step-0000000004 --log " + path(log));
 
     ASSERT_EQ(resumed.code, 0) << resumed.text;
     const auto lines = lines_of(log);
@@ -115,9 +116,10 @@ TEST_F(Watch, ResumedRun_ContinuesItsLog) {
 TEST_F(Watch, ReportAfterResume_HasLoggedSteps) {
   for (const std::string log : {"log.jsonl", "log.csv"}) {
     const std::string saved = path("saved_" + log);
-    ASSERT_EQ(command(kJob + "-p 2 --save " + saved + " --save-every 4 --log " + path(log)).code,
-              0);
-    const std::string from = kJob + "-p 2 --resume " + saved + "/step-0000000004 --report " +
+    ASSERT_EQ(
+        command(kWatchedJob + "-p 2 --save " + saved + " --save-every 4 --log " + path(log)).code,
+        0);
+    const std::string from = kWatchedJob + "-p 2 --resume " + saved + "/step-0000000004 --report " +
                              path("page.html") + " --metrics " + path("run.prom");
     const Ran with_log = command(from + " --log " + path(log));
     ASSERT_EQ(with_log.code, 0) << with_log.text;
@@ -134,7 +136,7 @@ TEST_F(Watch, ReportAfterResume_HasLoggedSteps) {
 
 TEST_F(Watch, BeginsALogAnewWithoutAResume) {
   write("log.jsonl", "what was here\n");
-  ASSERT_EQ(command(kJob + "-p 2 --log " + path("log.jsonl")).code, 0);
+  ASSERT_EQ(command(kWatchedJob + "-p 2 --log " + path("log.jsonl")).code, 0);
   EXPECT_EQ(records_of("log.jsonl").size(), 6U);
 }
 
@@ -147,7 +149,7 @@ TEST_F(Watch, RefusesFilesInOneSentenceBeforeItTrains) {
         {"--report " + path("no/run.html"), "cannot be written: No such file or directory"},
         {"--log " + path("no/log.csv"), "cannot be written: No such file or directory"},
         {"--metrics " + path("no/run.prom"), "cannot be written: No such file or directory"}}) {
-    const Ran ran = command(kJob + "-p 2 " + flags);
+    const Ran ran = command(kWatchedJob + "-p 2 " + flags);
     EXPECT_EQ(ran.code, 2) << flags;
     EXPECT_THAT(ran.text, HasSubstr(sentence));
     EXPECT_THAT(ran.text, testing::Not(HasSubstr("epoch 1/"))) << flags;
@@ -158,17 +160,17 @@ TEST_F(Watch, RefusesFilesInOneSentenceBeforeItTrains) {
 
 TEST_F(Watch, RefusesToGoOnWithALogThatIsNone) {
   const std::string from = " --resume " + path("saved/step-0000000004") + " --log ";
-  ASSERT_EQ(
-      command(kJob + "-p 2 --save " + path("saved") + " --save-every 4 --log " + path("two.csv"))
-          .code,
-      0);
+  ASSERT_EQ(command(kWatchedJob + "-p 2 --save " + path("saved") + " --save-every 4 --log " +
+                    path("two.csv"))
+                .code,
+            0);
   const auto before = read("two.csv");
-  const Ran columns = command(kJob + "-p 3" + from + path("two.csv"));
+  const Ran columns = command(kWatchedJob + "-p 3" + from + path("two.csv"));
   EXPECT_EQ(columns.code, 2);
   EXPECT_THAT(columns.text, HasSubstr("has the columns of another number of ranks"));
   EXPECT_EQ(read("two.csv"), before);
   write("foreign.jsonl", "{\"step\":1,\"loss\":1}\nsomething else\n");
-  const Ran foreign = command(kJob + "-p 2" + from + path("foreign.jsonl"));
+  const Ran foreign = command(kWatchedJob + "-p 2" + from + path("foreign.jsonl"));
   EXPECT_EQ(foreign.code, 65);
   EXPECT_THAT(foreign.text, HasSubstr("line 2 is not a record of a step"));
   EXPECT_EQ(lines_of("foreign.jsonl").size(), 2U);
@@ -176,7 +178,7 @@ TEST_F(Watch, RefusesToGoOnWithALogThatIsNone) {
 
 TEST_F(Watch, UnwritableLog_TrainsOnWithAWarning) {
   std::filesystem::create_symlink("/dev/full", path("full.jsonl"));
-  const Ran ran = command(kJob + "-p 2 --log " + path("full.jsonl"));
+  const Ran ran = command(kWatchedJob + "-p 2 --log " + path("full.jsonl"));
 
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.text,
@@ -235,7 +237,7 @@ std::map<std::string, double> samples_of(const std::string& text) {
 
 TEST_F(Watch, Metrics_AreSumsOfTheLog) {
   const Ran ran =
-      command(kJob + "-p 2 --log " + path("log.jsonl") + " --metrics " + path("run.prom"));
+      command(kWatchedJob + "-p 2 --log " + path("log.jsonl") + " --metrics " + path("run.prom"));
   ASSERT_EQ(ran.code, 0) << ran.text;
   const auto samples = samples_of(read("run.prom"));
   const auto records = records_of("log.jsonl");
@@ -258,7 +260,7 @@ TEST_F(Watch, Metrics_AreSumsOfTheLog) {
 
 TEST_F(Watch, ShowsTheFirstGradientsOfAllLayersOnce) {
   const std::string head = "gradients of step 1, before clipping";
-  const Ran one = command(kJob + "-p 2 --inspect-gradients");
+  const Ran one = command(kWatchedJob + "-p 2 --inspect-gradients");
   const Ran many = command("launch -n 2 -- " + kLaunched + "--inspect-gradients");
 
   ASSERT_EQ(one.code, 0) << one.text;
@@ -275,7 +277,7 @@ TEST_F(Watch, ShowsTheFirstGradientsOfAllLayersOnce) {
 
 TEST_F(Watch, ReportsARunThatDiverges) {
   const Ran ran =
-      command(kJob + "-p 2 --optimizer sgd --lr 1e30 --warmup 0 --max-skipped 2 --report " +
+      command(kWatchedJob + "-p 2 --optimizer sgd --lr 1e30 --warmup 0 --max-skipped 2 --report " +
               path("run.html"));
   EXPECT_EQ(ran.code, 1);
   EXPECT_THAT(ran.text, HasSubstr("training diverged"));

@@ -22,7 +22,7 @@ std::string text(const Violation& each) {
          each.message;
 }
 
-/// "# rendezvous", "# room SOURCE DESTINATION F|B DEPTH", "# memory LIMIT", "# weights W W ...".
+/// "# rendezvous", "# fifo", "# room SOURCE DESTINATION F|B DEPTH", "# memory LIMIT", "# weights W W ...".
 VerifyOptions options(const std::string& line, const Program& program) {
   VerifyOptions result;
   std::istringstream in(line);
@@ -30,6 +30,7 @@ VerifyOptions options(const std::string& line, const Program& program) {
   in >> hash >> word;
   if (hash != "#") return result;
   if (word == "rendezvous") result.transport = Transport::rendezvous();
+  if (word == "fifo") result.transport = Transport::fifo();
   if (word == "room") {
     ChannelDepth channel;
     char direction = 'F';

@@ -158,13 +158,12 @@ TEST(Verify, ReportsADeclaredCapacityThatIsTooSmall) {
 }
 
 TEST(Verify, ReportsAnOvertakingMessageOfAnOrderedTransport) {
-  Transport transport = Transport::unbounded();
-  transport.ordered = true;
+  const Transport transport = Transport::fifo();
   EXPECT_THAT(verify(insert_messages(one_f_one_b(3, 4)), transport), IsEmpty());
 
   EXPECT_EQ(text(verify(two_in_flight(), transport)),
-            "rule 6, rank 1, position 0: 1RECV_F1 is receive 0 of the channel of activations from "
-            "rank 0 to rank 1, whose send 0 is 0SEND_F0");
+            "rule 6, rank 1, position 0: 1RECV_F1 receives message 0 of rank 0 to rank 1, which is "
+            "0SEND_F0; its own, 0SEND_F1, is message 1");
 }
 
 TEST(Verify, ReportsMemoryAboveTheLimitAndLeftovers) {

@@ -2,6 +2,7 @@
 import ast
 import gc
 import inspect
+import io
 import os
 import pathlib
 import re
@@ -29,6 +30,38 @@ def test_without_numpy_the_import_says_what_is_missing():
     assert ran.returncode == 1
     assert "ImportError: millrace needs numpy (Debian: python3-numpy; pip install numpy)" in ran.stderr
     assert "initialization failed" not in ran.stderr
+
+
+def test_the_version_is_that_of_the_command(command):
+    assert command.text("--version").startswith(f"millrace {millrace.__version__}, ")
+
+
+@pytest.mark.parametrize("changed, refusal", [
+    ({"sys.platform": "darwin"}, "darwin on x86_64: millrace needs Linux on x86-64"),
+    ({"platform.machine": lambda: "aarch64"}, "linux on aarch64: millrace needs Linux on x86-64"),
+    ({"cpuinfo": "flags\t\t: fpu avx f16c\n"}, "processor without avx2, bmi1, bmi2, fma, movbe: millrace needs x86-64-v3 (AVX2)"),
+])
+def test_other_processors_are_refused_by_name(changed, refusal, monkeypatch):
+    monkeypatch.setattr("millrace.built.arch", "x86-64-v3")
+    millrace.installation.check()
+    if text := changed.pop("cpuinfo", None):
+        monkeypatch.setattr("millrace.installation.open", lambda *_, **__: io.StringIO(text), raising=False)
+    for name, value in changed.items():
+        monkeypatch.setattr(name, value)
+    with pytest.raises(ImportError, match=f"^{re.escape(refusal)}$"):
+        millrace.installation.check()
+
+
+def test_the_other_project_of_that_name_is_warned_of(tmp_path):
+    for name in ("millrace_pipeline", "millrace"):
+        folder = tmp_path / f"{name}-0.0.1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 0.0.1\n")
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        ran = subprocess.run([sys.executable, "-c", "import millrace"], capture_output=True, text=True, timeout=60,
+                             env={**os.environ, "PYTHONPATH": path})
+        assert ran.returncode == 0, ran.stderr
+        assert ("`millrace` is another project" in ran.stderr) == (name == "millrace")
 
 
 def test_the_stub_of_the_trainer_has_the_keywords_of_the_settings():

@@ -297,7 +297,7 @@ std::vector<CheckpointShard> read_shards(std::string_view text, const std::strin
 std::string write_manifest(const Manifest& manifest) {
   try {
     const bool is_partial = manifest.counters.partial.micro_batches > 0;
-    const bool validates = manifest.counters.validation.step > 0;
+    const bool validates = !manifest.counters.validation.data.empty();
     const std::int64_t version = validates    ? kVersionOfValidation
                                  : is_partial ? kVersionOfPartial
                                               : 1;

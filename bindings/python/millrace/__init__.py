@@ -16,6 +16,10 @@ try:
 except ImportError as _missing:
     raise ImportError("millrace needs numpy (Debian: python3-numpy; pip install numpy)") from _missing
 
+from . import installation as _installation
+
+_installation.check()
+
 from ._millrace import (
     Costs,
     Launched,
@@ -33,6 +37,7 @@ from ._millrace import (
     search,
     sweep,
 )
+from .built import version as __version__
 from .errors import DataError, Error, InvalidArgument, Mismatch, PeerHangs, PeerLost, StepError, Stopped
 from .keywords import explain_class, explained
 from .launch import join_launch

@@ -181,7 +181,7 @@ class Program:
     def verify(
         self,
         *,
-        transport: Literal["unbounded", "rendezvous"] | int = "unbounded",
+        transport: Literal["unbounded", "rendezvous", "fifo"] | int = "unbounded",
         memory_limit: Numbers | None = None,
         costs: CostsLike = None,
         loss_weights: Sequence[float] | None = None,

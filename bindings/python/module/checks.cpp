@@ -16,9 +16,10 @@ Transport transport_of(const py::object& said) {
   if (py::isinstance<py::int_>(said) && !py::isinstance<py::bool_>(said))
     return Transport::bounded(said.cast<int>());
   const std::string text = py::str(said);
+  if (text == "fifo") return Transport::fifo();
   require(text == "unbounded" || text == "rendezvous",
           "transport is '" + text +
-              "'; known are 'unbounded', 'rendezvous' and a number of messages per channel");
+              "'; known are 'unbounded', 'rendezvous', 'fifo' and a number of messages per channel");
   return text == "rendezvous" ? Transport::rendezvous() : Transport::unbounded();
 }
 
@@ -175,8 +176,8 @@ void bind_checks(ProgramClass& program) {
            "costs"_a = py::none(),
            "loss_weights"_a = py::none(),
            "Every violation of the rules; an empty list means that the schedule is correct and "
-           "cannot hang on the transport: 'unbounded', 'rendezvous' or a number of messages per "
-           "channel.")
+           "cannot hang on the transport: 'unbounded', 'rendezvous', 'fifo' (what a rank sends another "
+           "arrives in that order, without tags) or a number of messages per channel.")
       .def("simulate",
            &simulate_program,
            "costs"_a = py::none(),

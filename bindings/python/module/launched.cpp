@@ -7,6 +7,7 @@
 #include "millrace/training/ranks.hpp"
 #include "millrace/transport/endpoint.hpp"
 #include "millrace/transport/in_process.hpp"
+#include "millrace/transport/zeromq.hpp"
 #include "module/bindings.hpp"
 
 namespace millrace::python {
@@ -100,6 +101,14 @@ void bind_launched(py::module_& module) {
       "alone",
       [] { return std::make_shared<Launched>(alone()); },
       "The place of a process that meets nobody.");
+#ifdef MILLRACE_ZEROMQ
+  module.def(
+      "make_keys",
+      [](const std::string& folder, int ranks) { (void)write_key_files(folder, ranks); },
+      "folder"_a,
+      "ranks"_a,
+      "Writes folder/keys-R for each rank of a job over tcp.");
+#endif
   module.def("meet", &meet_all, "fields"_a, "action_timeout"_a = 0.0, "See millrace/launch.py.");
 }
 

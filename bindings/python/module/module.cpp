@@ -18,4 +18,5 @@ PYBIND11_MODULE(_millrace, module) {
   bind_launched(module);
   bind_training(module);
   bind_step_passes(module);
+  bind_checkpoints(module);
 }

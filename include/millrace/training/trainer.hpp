@@ -231,7 +231,9 @@ class Trainer {
   /// gradients of all processes, in each of them.
   std::function<void(const GradientInspection&)> on_gradients;
   std::function<void(const StepReport&)> on_step;  ///< after every step of fit()
-  std::function<void()> on_pass;  ///< between two passes of a step of fit(), before `stop` is asked
+  /// Between two passes of a step of fit(), and before each pass of a validation; before `stop`
+  /// is asked.
+  std::function<void()> on_pass;
   /// After every step, and on_step, with WatchOptions::records; in the first process alone.
   std::function<void(const StepRecord&)> on_record;
   std::function<void(const EpochReport&)> on_epoch;  ///< after every epoch of fit()

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "plan/model/memory.hpp"
 #include "plan/text/number_text.hpp"
 #include "plan/verify/channels.hpp"
@@ -114,19 +116,42 @@ class OrderCheck {
     }
   }
 
-  /// Without keys, what is sent k-th must be received k-th.
-  void ordered(const std::vector<plan::Channel>& channels) {
-    for (const plan::Channel& channel : channels)
+  /// Without keys, what a rank sends k-th to another is what that receives k-th from it.
+  void ordered(std::vector<plan::Channel> channels) {
+    for (std::size_t c = 0; c < channels.size(); ++c) {
+      plan::Channel& channel = channels[c];
+      if (c + 1 < channels.size() && channels[c + 1].source == channel.source &&
+          channels[c + 1].destination == channel.destination) {
+        merge(channel, channels[c + 1]);
+        continue;
+      }
       for (std::size_t k = 0; k < channel.receives.size(); ++k) {
-        const auto sends = graph_.producers(channel.receives[k]);
-        if (!sends.empty() && sends.front() == channel.sends[k]) continue;
+        const Node send = graph_.producers(channel.receives[k]).front();
+        if (send == channel.sends[k]) continue;
         report(Rule::Messages,
                channel.receives[k],
-               to_string(graph_.action(channel.receives[k])) + " is receive " + std::to_string(k) +
-                   " of " + channel_name(channel) + ", whose send " + std::to_string(k) + " is " +
-                   to_string(graph_.action(channel.sends[k])));
+               fmt::format("{} receives message {} of rank {} to rank {}, which is {}; its own, {}, "
+                           "is message {}",
+                           to_string(graph_.action(channel.receives[k])),
+                           k,
+                           channel.source.value,
+                           channel.destination.value,
+                           to_string(graph_.action(channel.sends[k])),
+                           to_string(graph_.action(send)),
+                           std::ranges::find(channel.sends, send) - channel.sends.begin()));
+        also(channel.sends[k]);
         break;
       }
+    }
+  }
+
+  /// Moves the messages of one direction to those of the other, in the order of the lists.
+  static void merge(plan::Channel& from, plan::Channel& into) {
+    for (const auto ends : {&plan::Channel::sends, &plan::Channel::receives}) {
+      auto& all = into.*ends;
+      all.insert(all.end(), (from.*ends).begin(), (from.*ends).end());
+      std::ranges::sort(all);
+    }
   }
 
   void memory() {

@@ -27,4 +27,13 @@ _launch.action_timeout = 60.0  # a module may compile at its first pass
 from .pipeline import Pipeline
 from .stage import seed
 
-__all__ = ["Pipeline", "seed"]
+__all__ = ["Pipeline", "from_transformers", "seed"]
+
+
+def __getattr__(name: str) -> object:
+    """from_transformers() is imported when it is asked for."""
+    if name == "from_transformers":
+        from .hugging_face import from_transformers
+
+        return from_transformers
+    raise AttributeError(f"module 'millrace.torch' has no attribute '{name}'")

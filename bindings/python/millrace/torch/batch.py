@@ -18,6 +18,10 @@ class MiniBatch:
 
     def __init__(self, inputs: Any, targets: Any, count: int, loss: LossRule, weight: float | None,
                  predicts: bool = False) -> None:
+        inputs = dict(inputs) if hasattr(inputs, "keys") else inputs  # transformers has a dict of its own
+        if loss.labels is not None and isinstance(inputs, dict):
+            found = inputs.pop(loss.labels, None)
+            targets = found if targets is None else targets
         self.samples = rows_of(inputs)
         sizes = [self.samples // count + (at < self.samples % count) for at in range(count)]
         self.first_rows = [sum(sizes[:at]) for at in range(count)]

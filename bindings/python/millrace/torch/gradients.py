@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-import numpy as np
 import torch
 from torch import nn
 
-from .._millrace import Group, Label, Launched, Shape
+from .._millrace import Group, Label, Launched, Shape, bytes_digest, combine_digests
 from ..errors import Mismatch
 from . import wire
 from .loss import UnitLoss
@@ -185,14 +184,14 @@ def read(losses: dict[int, UnitLoss], norms: Sequence[tuple[str, torch.Tensor]],
     counts = [one for unit in units for loss in [losses[unit]] for one in (loss.sum, loss.weight, loss.right, loss.evaluated)]
     tensors = [one for one in (*counts, *(norm for _, norm in norms)) if isinstance(one, torch.Tensor)]
     values = iter(host_values(tensors))
-    numbers = [next(values) if isinstance(one, torch.Tensor) else torch.tensor(float(one)) for one in counts]
+    numbers = [float(next(values)) if isinstance(one, torch.Tensor) else float(one) for one in counts]
     mine = {name: next(values) for name, _ in norms}
     rows = {unit: numbers[4 * at : 4 * at + 4] for at, unit in enumerate(units)}
     if group is not None:
         rows, mine = _of_all(rows, mine, digest, group)
     result = Read(norms=mine)
     for unit in sorted(rows):
-        total, weight, right, evaluated = (float(one) for one in rows[unit])
+        total, weight, right, evaluated = rows[unit]
         result.loss += total
         result.weight += weight
         result.right += right
@@ -214,7 +213,7 @@ def host_values(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _of_all(rows: dict[int, Any], norms: dict[str, Any], digest: int, group: Group) -> tuple[dict[int, Any], dict[str, Any]]:
     head = "\n".join([str(digest), " ".join(map(str, rows)), *norms])
     heads = group.gather(head, Label.Loss)
-    tensors = [one for unit in rows for one in rows[unit]] + list(norms.values())
+    tensors = [torch.tensor(rows[unit], dtype=torch.float64) for unit in rows] + list(norms.values())
     arrived = group.all_gather(wire.pack(tensors), Label.GradientNorm)
     all_rows: dict[int, Any] = {}
     all_norms: dict[str, Any] = {}
@@ -226,8 +225,8 @@ def _of_all(rows: dict[int, Any], norms: dict[str, Any], digest: int, group: Gro
         values = wire.unpack(arrays)
         numbers = [int(one) for one in units.split()]
         for at, unit in enumerate(numbers):
-            all_rows[unit] = values[4 * at : 4 * at + 4]
-        all_norms.update(zip(names, values[4 * len(numbers) :]))
+            all_rows[unit] = values[at].tolist()
+        all_norms.update(zip(names, values[len(numbers) :]))
     return all_rows, all_norms
 
 
@@ -245,16 +244,9 @@ def clip(parameters: Sequence[nn.Parameter], most: float, total: torch.Tensor) -
 
 
 def weights_hash(named: Named, group: Group | None) -> str:
-    """Over all ranks' parameters in order of their names."""
-    mine = {}
-    for name, tensor in named:
-        head, *rest = wire.pack([tensor.detach()])
-        digest = hashlib.blake2b(head.tobytes(), digest_size=16)
-        for array in rest:
-            digest.update(np.ascontiguousarray(array))
-        mine[name] = digest.hexdigest()
-    texts = ["\n".join(f"{name} {digest}" for name, digest in mine.items())]
+    """xxh3-128 over all ranks' parameters in ascending order of their names."""
+    mine = {name: bytes_digest(wire.pack([tensor])[1]) for name, tensor in named}
+    texts = [json.dumps(mine)]
     if group is not None:
         texts = group.gather(texts[0], Label.WeightsHash)
-    lines = sorted({line for text in texts for line in text.split("\n") if line})
-    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+    return combine_digests({name: digest for text in texts for name, digest in json.loads(text).items()})

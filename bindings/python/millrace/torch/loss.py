@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Union
 
 import torch
@@ -32,7 +32,7 @@ class UnitLoss:
 
     def detached(self) -> UnitLoss:
         """Without its graph."""
-        return replace(self, sum=self.sum.detach())
+        return UnitLoss(self.sum.detach(), self.weight, self.right, self.evaluated)
 
 
 def rows_of(tree: Any) -> int:
@@ -43,8 +43,15 @@ def rows_of(tree: Any) -> int:
     raise InvalidArgument("a mini-batch has no tensor with a row per sample")
 
 
+def rows(tree: Any, part: Any) -> Any:
+    """Those rows of every tensor of a batch."""
+    return tree_map_only(torch.Tensor, lambda one: one[part] if one.dim() > 0 else one, tree)
+
+
 class LossRule:
     """A user's callable of outputs and targets, and of what it will weigh."""
+
+    labels: str | None = None  # the name of the targets among the inputs
 
     def __init__(self, loss: Callable[..., Any], weight: Callable[[Any], Count] | None) -> None:
         self._loss, self._weight = loss, weight
@@ -72,14 +79,14 @@ class LossRule:
 
     def _require_sum(self, loss: UnitLoss, outputs: Any, targets: Any) -> None:
         """Raises InvalidArgument for a mean: the loss of a micro-batch against those of its halves."""
-        rows = rows_of(outputs)
-        if rows < 2 or targets is None:
+        count = rows_of(outputs)
+        if count < 2 or targets is None:
             return
         halves = []
         state = torch.get_rng_state()
         try:
-            for part in (slice(rows // 2), slice(rows // 2, None)):
-                some = tree_map_only(torch.Tensor, lambda one, part=part: one.detach()[part], (outputs, targets))
+            for part in (slice(count // 2), slice(count // 2, None)):
+                some = rows(tree_map_only(torch.Tensor, torch.Tensor.detach, (outputs, targets)), part)
                 with torch.no_grad():
                     half = self._made(some[0], some[1], self.weight(some[1]))
                 halves.append((float(half.sum), float(half.weight)))
@@ -87,13 +94,13 @@ class LossRule:
             return
         finally:
             torch.set_rng_state(state)
-        total, weight = float(loss.sum), float(loss.weight)
+        total, weight = float(loss.sum.detach()), float(loss.weight)
         least, most = sorted(half for half, _ in halves)
         slack = 1e-3 * max(abs(least), abs(most))
         adds_up = abs(halves[0][1] + halves[1][1] - weight) <= 1e-6 * abs(weight)
         if adds_up and least - slack <= total <= most + slack and abs(total - least - most) > 2 * slack:
             raise InvalidArgument(
-                f"the loss is a mean: {total:g} over {rows} samples, {halves[0][0]:g} and {halves[1][0]:g} over "
+                f"the loss is a mean: {total:g} over {count} samples, {halves[0][0]:g} and {halves[1][0]:g} over "
                 "their halves; return the sum (reduction='sum'), with loss_weight where it is not per sample"
             )
 

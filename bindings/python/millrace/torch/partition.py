@@ -13,7 +13,7 @@ from torch import nn
 from .._millrace import Shape
 from ..errors import InvalidArgument
 
-Split = Union[Literal["even", "parameters"], Sequence[int], Sequence[str]]
+Split = Union[Literal["even", "parameters"], Sequence[int], Sequence[str], Callable[[int], list[nn.Module]]]
 Model = Union[nn.Module, Sequence[nn.Module], Callable[[int], nn.Module], Any]
 
 
@@ -72,6 +72,7 @@ class Partition:
         self.names: dict[int, str] = {}
         self.shared: dict[str, list[tuple[int, int]]] = {}  # names that several (replica, stage) have
         self.order: list[str] = []  # names in the order of model.parameters()
+        self.known_as: dict[str, str] = {}  # every name of a parameter to that in `order`
         self.used: set[tuple[int, int]] = set()  # (replica, stage) of this process
         self._originals: dict[str, nn.Parameter] = {}
         self._make: Optional[Callable[[int], nn.Module]] = None
@@ -85,6 +86,7 @@ class Partition:
         for name, tensor in (*whole.named_parameters(remove_duplicate=True), *whole.named_buffers()):
             self.names.setdefault(id(tensor), name)
         self._originals = dict(whole.named_parameters())
+        self.known_as = {name: self.names[id(tensor)] for name, tensor in whole.named_parameters(remove_duplicate=False)}
         self.order = list(self._originals)
         self._untie(modules, tie)
         for number, module in enumerate(modules):
@@ -95,6 +97,8 @@ class Partition:
         from .export import is_pipe, pipe_modules, split_by_export  # torch.distributed is slow to import
 
         stages = self.shape.stages
+        if callable(split):
+            return split(stages)
         if isinstance(model, nn.Sequential) and example is None:
             children = list(model)
             ends = boundaries(children, split, stages)

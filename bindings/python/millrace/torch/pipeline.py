@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Optional, Union
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from .. import launch
-from .._millrace import Group, Label, Passes, Program, generate
+from .._millrace import Group, Label, Passes, Program, ValidationRecord, generate
 from ..errors import InvalidArgument, Mismatch
-from ..results import Score, StepReport
-from . import gradients, wire
+from ..results import FitReport, Score, StepReport
+from . import elastic, gradients, wire
 from .batch import MiniBatch
 from .loss import LossRule, loss_rule
 from .partition import Model, Partition, Split
@@ -31,7 +30,8 @@ class Pipeline:
     - `model`: an nn.Sequential; a list of modules, one per stage; any nn.Module with `example`, the
       arguments of one micro-batch (PyTorch's exporter splits it); a Pipe of
       torch.distributed.pipelining; or a callable that makes the module of a stage.
-    - `split`: "even", "parameters", boundaries, or names of the modules that begin a stage.
+    - `split`: "even", "parameters", boundaries, names of the modules that begin a stage, or a callable
+      that makes a list of stages out of their number.
     - `loss`: called with outputs and targets; returns the sum over the micro-batch, or (sum, weight),
       or (sum, weight, right, evaluated). nn.CrossEntropyLoss and its like keep their reduction.
       `loss_weight(targets)`: what a loss weighs, if not the number of samples.
@@ -43,6 +43,7 @@ class Pipeline:
     - `tie`: trains a parameter that two stages share as one weight.
     - `data_parallel`: replicas of the pipeline, each with its part of the mini-batch.
     - `recompute`: keeps the inputs of stages alone and runs forward passes again.
+    - `save_folder`: where save() and fit() write checkpoints, of which the newest `keep` stay.
     - `executor`: "flow-graph" (default), "ranks" or "sequential", in one process.
 
     The gradient of a step is that of (sum of losses) / (sum of weights). Weights have the bits of one
@@ -76,11 +77,13 @@ class Pipeline:
         threads_per_rank: int = 1,
         seed: int = 1,
         deadline: float = 600.0,
+        save_folder: str | None = None,
+        keep: int = 2,
     ) -> None:
         self.model, self.program = model, _program(schedule, ranks, micro_batches, chunks)
         self.clip_norm, self.lr_scheduler, self.seed = clip_norm, lr_scheduler, seed
         self.accumulate, self.global_step, self.frozen = accumulate, 0, []
-        self._here, self._deadline = launch.place(), deadline
+        self._here, self._deadline = elastic.place(), deadline
         shape = self.program.shape
         self._copies = self._here.world // shape.ranks if self._here.world > 1 else data_parallel
         if self._here.world > 1 and data_parallel not in (1, self._copies):
@@ -108,8 +111,16 @@ class Pipeline:
         self._sums = gradients.Sums(self._partition, self._here, shape, self._copies)
         self.optimizer = self._made_optimizer(optimizer)
         self._evaluations = 0
-        self._steps_begun = 0
+        self.mini_batches = 0  # run, skipped ones included
+        self.position = 0, 0  # epoch and number of the mini-batch that fit() would run next
+        self.validation = ValidationRecord()
+        self._resumed = False
         self._agree()
+        self.checkpoints = None
+        if save_folder is not None:
+            from .checkpoint import Checkpoints  # needs the package safetensors
+
+            self.checkpoints = Checkpoints(self, str(save_folder), keep)
 
     # What users call.
 
@@ -118,7 +129,7 @@ class Pipeline:
         arguments. `weight`: what all losses weigh, unless `loss` knows."""
         began = time.perf_counter()
         batch = MiniBatch(inputs, targets, self._micro_batches(), self._loss, weight)
-        number, self._steps_begun = self._steps_begun, self._steps_begun + 1
+        number, self.mini_batches = self.mini_batches, self.mini_batches + 1
         with self._running(batch, number, training=True):
             self._sums.zero()
             for copy in self._copies_here():
@@ -128,7 +139,7 @@ class Pipeline:
             self._sums.join(number)
             return self._update(batch, number, began)
 
-    def evaluate(self, inputs: Any, targets: Any) -> Score:
+    def evaluate(self, inputs: Any, targets: Any = None) -> Score:
         """The loss over a mini-batch, without a change: modules are in eval() meanwhile."""
         losses, batch = self._evaluated(inputs, targets)
         report = self._read(losses, [])
@@ -148,7 +159,8 @@ class Pipeline:
         if gather and self._here.world > 1:
             own = self._gathered(own)
         if isinstance(self.model, nn.Module):
-            return {name: own.get(name, tensor) for name, tensor in self.model.state_dict().items()}
+            known = self._partition.known_as
+            return {name: own.get(known.get(name, name), tensor) for name, tensor in self.model.state_dict().items()}
         return {name: tensor.detach() if isinstance(tensor, torch.Tensor) else tensor for name, tensor in own.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -157,7 +169,7 @@ class Pipeline:
             stage.load(state)
 
     def weights_hash(self) -> str:
-        """blake2b over names, dtypes, shapes and bytes of all parameters: equal bits, equal hash."""
+        """xxh3-128 over the bytes of all parameters by name: equal bits, equal hash."""
         return gradients.weights_hash(self._sums.named(), self._group if self._here.world > 1 else None)
 
     def warnings(self) -> list[str]:
@@ -168,6 +180,79 @@ class Pipeline:
     def timeline(self) -> list[Any]:
         """Start and end of every action of the last step in seconds, an array per rank."""
         return self._passes.timeline
+
+    def fit(
+        self,
+        data: Any,
+        *,
+        epochs: int = 1,
+        batch_size: int = 128,
+        steps: int | None = None,
+        seed: int = 1,
+        validation: Any = None,
+        validate_every: int | str = "1ep",
+        keep_best: str | None = None,
+        early_stopping: int = 0,
+        min_delta: float = 0.0,
+        save_every: int | None = None,
+        on_step: Callable[[StepReport], object] | None = None,
+        on_epoch: Callable[[Any], object] | None = None,
+        on_validation: Callable[[Any], object] | None = None,
+        progress: bool = False,
+    ) -> FitReport:
+        """Trains for `epochs`, or `steps` mini-batches. After resume() it continues where the checkpoint was
+        saved.
+
+        - `data`: (inputs, targets) or a torch Dataset, shuffled by `seed` and the epoch's number into
+          mini-batches of `batch_size`; or anything that yields mini-batches, as a DataLoader.
+        - `validation`: the same, or the last share of a pair of tensors, as 0.1. It is evaluated every
+          `validate_every` steps, or epochs as "2ep".
+        - `keep_best`: "loss" or "accuracy": keeps the best checkpoint beside the newest.
+        - `early_stopping`: ends after so many validations without an improvement of `min_delta`.
+        - `save_every`: steps between checkpoints; the last state is saved too, where there is a save_folder.
+        - `progress`: a bar, by the package tqdm."""
+        from . import fit
+
+        validates = fit.rules(validate_every, keep_best, early_stopping, min_delta)
+        for name, given, needs, there in (
+                ("keep_best", keep_best, "validation", validation is not None),
+                ("early_stopping", early_stopping, "validation", validation is not None),
+                ("keep_best", keep_best, "save_folder", self.checkpoints is not None),
+                ("save_every", save_every, "save_folder", self.checkpoints is not None)):
+            if given and not there:
+                raise InvalidArgument(f"{name} {given}: needs {needs}")
+        training = fit.Data(data, batch_size, seed)
+        if isinstance(validation, float):
+            training, validation = training.split(validation)
+        if not self._resumed:
+            self.position, self.validation = (0, 0), ValidationRecord()
+        self._resumed = False
+        loop = fit.Fit(self, training, epochs, steps, validation, validates, batch_size)
+        bar = _bar(epochs, steps, training.batches()) if progress and self.rank == 0 else None
+        with self.checkpoints.held() if self.checkpoints is not None else nullcontext():
+            return loop.run(on_step, on_epoch, on_validation, save_every, bar)
+
+    def save(self) -> str:
+        """Saves a checkpoint into `save_folder`; its folder. All ranks call it."""
+        if self.checkpoints is None:
+            raise InvalidArgument("save() needs save_folder: Pipeline(save_folder='runs/name')")
+        return self.checkpoints.save(self.validation, self.position)
+
+    def resume(self, path: Any = "auto") -> str:
+        """Continues from a checkpoint, the newest whole one of a folder, or "DIR/best"; returns its folder.
+        "auto": the newest in `save_folder`, or nothing where there is none yet."""
+        from . import checkpoint
+
+        if str(path) == "auto":
+            path = self.gather(self.checkpoints.newest() if self.checkpoints is not None else "")[0]
+            if not path:
+                return ""
+        folder, manifest = checkpoint.checkpoint_at(str(path), self)
+        self.validation = checkpoint.load(self, folder, manifest)
+        if self.checkpoints is not None:
+            self.checkpoints.loaded = folder
+        self._resumed = True
+        return folder
 
     # A step.
 
@@ -202,7 +287,7 @@ class Pipeline:
             gradients.divide(owned, self._scale.value)
         with self._working("NORM", number):
             norms = self._sums.norms()
-            read = self._read(batch.losses, norms, batch.digest())
+            read = self._read(batch.losses, norms, batch.digest() if self._here.world > 1 else 0)
             total = self._sums.total(read)
         self._require_weight(batch, read)
         skipped = read.weight == 0 or (self._scale is not None and not self._scale.accept(bool(torch.isfinite(total))))
@@ -246,11 +331,11 @@ class Pipeline:
         state, threads = torch.get_rng_state(), torch.get_num_threads()
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
         before = generator_state()
+        draws_none = all(stage.draws is False for stage in self._stages.values())
         self._group.begin_step(number, training)
         try:
             yield
-            if training and all(stage.draws is False for stage in self._stages.values()) and generator_state() != before \
-                    and self._steps_begun > 1:
+            if training and draws_none and generator_state() != before:
                 raise InvalidArgument("a stage drew random numbers for the first time after the first step; its masks would "
                                       "depend on the schedule: draw in every step, or from a generator of your own")
         except BaseException as failure:
@@ -281,6 +366,83 @@ class Pipeline:
             for module, mode in zip(modules, modes):
                 module.training = mode
         return (batch.outputs if predicts else batch.losses), batch
+
+    # What a checkpoint holds.
+
+    @property
+    def rank(self) -> int:
+        return self._here.rank
+
+    @property
+    def world(self) -> int:
+        return self._here.world
+
+    @property
+    def copy(self) -> int:
+        """Which data-parallel replica this process is of."""
+        return self._here.rank // self.program.shape.ranks if self._here.world > 1 else 0
+
+    def gather(self, text: str) -> list[str]:
+        """The texts of all ranks."""
+        if self._here.world == 1:
+            return [text]
+        return self._group.gather(text, Label.Checkpoint)
+
+    def barrier(self) -> None:
+        self.gather("")
+
+    def stages_here(self) -> list[tuple[tuple[int, int], Any]]:
+        return sorted(self._partition.hosted().items())
+
+    def own_state(self, stage: Any) -> dict[str, torch.Tensor]:
+        """Weights and buffers of a stage by global name; a shared weight is its first stage's."""
+        shared = self._partition.shared
+        place = stage.number
+        return {name: tensor for name, tensor in stage.module_state().items() if isinstance(tensor, torch.Tensor)
+                and (name not in shared or min(shared[name])[1] == place or name in stage.buffers)}
+
+    def saved_tensors(self) -> dict[str, torch.Tensor]:
+        return {name: tensor for _, stage in self.stages_here() for name, tensor in self.own_state(stage).items()}
+
+    def micro_batches_of_step(self) -> int:
+        return self._micro_batches()
+
+    def parameter_names(self) -> dict[int, str]:
+        return {id(parameter): name for name, parameter in self._sums.named()}
+
+    def optimizer_tensors(self, stage: Any) -> dict[str, torch.Tensor]:
+        """What the optimizer keeps of a stage's parameters, as "name/part"."""
+        if self.optimizer is None:
+            return {}
+        own = self.own_state(stage)
+        return {f"{name}/{part}": value for name, parameter in self._sums.named() if name in own
+                for part, value in self.optimizer.state.get(parameter, {}).items() if isinstance(value, torch.Tensor)}
+
+    def loss_scale_state(self) -> list[float]:
+        return [] if self._scale is None else [self._scale.value, self._scale._good]
+
+    def restore_optimizer(self, state: Any, parts_of: Callable[[str], dict[str, torch.Tensor]]) -> None:
+        """Of a checkpoint: tensors by parameter name, settings of groups in their order."""
+        if self.optimizer is None or state is None:
+            return
+        groups = self.optimizer.param_groups
+        if len(groups) != len(state["groups"]):
+            raise Mismatch(f"the checkpoint's optimizer has {len(state['groups'])} parameter groups, this one {len(groups)}")
+        for group, saved in zip(groups, state["groups"]):
+            group.update({key: value for key, value in saved.items() if key != "params" and key in group})
+        for name, parameter in self._sums.named():
+            parts = parts_of(name)
+            if parts:
+                self.optimizer.state[parameter] = {
+                    part: value.to(parameter.device) if value.shape == parameter.shape else value for part, value in parts.items()}
+        if self.lr_scheduler is not None and state["scheduler"] is not None:
+            self.lr_scheduler.load_state_dict(state["scheduler"])
+
+    def restore_counters(self, counters: Sequence[int], scale: Sequence[float]) -> None:
+        self.global_step, self.mini_batches = counters[0], counters[1]
+        self.position = counters[2], counters[3]
+        if self._scale is not None and scale:
+            self._scale.value, self._scale._good = scale[0], int(scale[1])
 
     # What ranks share.
 
@@ -322,6 +484,15 @@ class Pipeline:
         del names
         return {name: tensor for listed, arrived in zip(lists, everyone)
                 for name, tensor in zip(listed, wire.unpack(arrived)) if name}
+
+
+def _bar(epochs: int, steps: int | None, batches: int | None) -> Any:
+    """A progress bar, where tqdm is installed."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return tqdm(total=steps if steps is not None else None if batches is None else epochs * batches, unit="step")
 
 
 def _program(schedule: str | Program, ranks: int | None, micro_batches: int | None, chunks: int | None) -> Program:

@@ -3,87 +3,153 @@ parameters. Together they give the bits of one `backward()`.
 
 A *fork* is a node on the way from the outputs to an input that also leads to parameters by another
 way. I runs the way alone and captures the gradient of each fork; W continues from the forks to their
-parameters. Forks that share a parameter run in one call, so that its gradient is added once; one that
-another leads to is given its captured gradient again, because the other half arrives there too.
+parameters, in one call per group of forks. Forks are in one group if they share a parameter, so that
+its gradient is added once, or if their calls would run the same node. Such a call runs the way between
+two of its forks again, and a prehook puts the gradient of the first half in the place of what arrives.
+
+W opens some of the tensors that the graph saved. The first unit of a stage learns which; the others
+give the rest back after I.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 Gradient = Optional[torch.Tensor]
+Root = Union[torch.Tensor, GradientEdge]
 
 
-class _Walk:
-    """What the nodes below the outputs lead to."""
+def accumulate(roots: Sequence[Root], gradients: Sequence[torch.Tensor], inputs: Sequence[Any] = ()) -> None:
+    """autograd.backward(), whose checks of arguments in Python take as long as a small layer."""
+    _engine_run_backward(tuple(roots), tuple(gradients), False, False, tuple(inputs), allow_unreachable=True,
+                         accumulate_grad=True)
+
+
+def _captured(roots: Sequence[Root], gradients: Sequence[torch.Tensor], inputs: Sequence[Root]) -> tuple[Gradient, ...]:
+    """autograd.grad(), likewise. The graph stays."""
+    return _engine_run_backward(tuple(roots), tuple(gradients), True, False, tuple(inputs), allow_unreachable=True,
+                                accumulate_grad=False)
+
+
+class _Graph:
+    """The nodes below the outputs, numbered with children before their parents."""
 
     def __init__(self, roots: Sequence[GradientEdge], inputs: Sequence[GradientEdge]) -> None:
-        self.inputs = {edge.node for edge in inputs}
-        self.order: list[Any] = []  # children before their parents
-        self.entries: dict[Any, list[int]] = {}  # the outputs of a node that something uses
-        self._visit(roots)
-        self.on_way = set(self.inputs)
-        leaves: dict[Any, frozenset[Any]] = {}  # leaves below a node that is not on the way
-        self.forks: dict[Any, frozenset[Any]] = {}
-        for node in self.order:
-            if node in self.inputs:
-                continue
-            below = [child for child, _ in node.next_functions if child is not None]
-            apart = frozenset().union(*(leaves[child] for child in below if child not in self.on_way))
-            if any(child in self.on_way for child in below):
-                self.on_way.add(node)
-                if apart:
-                    self.forks[node] = apart
-            else:
-                leaves[node] = apart or frozenset([node] if hasattr(node, "variable") else [])
-        for edge in roots:  # outputs that are made of parameters alone
-            if edge.node not in self.on_way and leaves[edge.node]:
-                self.forks.setdefault(edge.node, leaves[edge.node])
-
-    def _visit(self, roots: Sequence[GradientEdge]) -> None:
-        entries, order = self.entries, self.order
-        stack: list[tuple[Any, bool]] = []
-        for edge in roots:
-            node, number = edge.node, edge.output_nr
-            if number not in entries.setdefault(node, []):
-                entries[node].append(number)
-            stack.append((node, False))
-        done = set()
+        self.nodes: list[Any] = []
+        at: dict[Any, int] = {}
+        form: list[Any] = []
+        below: dict[Any, Any] = {}
+        stack = [edge.node for edge in roots]
         while stack:
-            node, is_left = stack.pop()
-            if is_left:
-                order.append(node)
+            node = stack[-1]
+            if node not in below:
+                below[node] = edges = node.next_functions
+                for child, _ in edges:
+                    if child is not None and child not in below:
+                        stack.append(child)
                 continue
-            if node in done:
+            stack.pop()
+            if node in at:
                 continue
-            done.add(node)
-            stack.append((node, True))
-            for child, number in node.next_functions:
-                if child is None:
-                    continue
-                known = entries.setdefault(child, [])
-                if number not in known:
-                    known.append(number)
-                if child not in done:
-                    stack.append((child, False))
+            at[node] = len(at)
+            self.nodes.append(node)
+            form.append(type(node))
+            for child, number in below[node]:
+                form.append(None if child is None else (at[child], number) if number else at[child])
+        self.inputs = [at.get(edge.node, -1) for edge in inputs]
+        self.roots = [(at[edge.node], edge.output_nr) for edge in roots]
+        # Equal forms, equal graphs: nodes, edges, and where inputs and outputs are.
+        self.form = (*form, *self.inputs, *self.roots)
 
-    def groups(self) -> list[tuple[list[Any], set[Any]]]:
-        """Forks that share a leaf, and all leaves of each group."""
-        found: list[tuple[list[Any], set[Any]]] = []
-        for fork, leaves in self.forks.items():
-            forks, every = [fork], set(leaves)
-            apart = []
-            for group in found:
-                if every.isdisjoint(group[1]):
-                    apart.append(group)
-                else:
-                    forks, every = group[0] + forks, every | group[1]
-            found = [*apart, (forks, every)]
-        return found
+
+class _Group:
+    """Forks whose parameters get their gradients in one call."""
+
+    __slots__ = ("forks", "leaves", "runs")
+
+    def __init__(self, fork: int, leaves: int) -> None:
+        self.forks, self.leaves = [fork], leaves
+        self.runs = 0  # the nodes that the call runs
+
+
+class _Plan:
+    """What the two halves do with graphs of one form. Sets of nodes and leaves are bits of a number."""
+
+    def __init__(self, graph: _Graph) -> None:
+        count = len(graph.nodes)
+        numbers = {node: at for at, node in enumerate(graph.nodes)}
+        self._children: list[list[int]] = []
+        used: list[set[int]] = [set() for _ in range(count)]  # outputs of each node
+        for node in graph.nodes:
+            edges = [(numbers[child], number) for child, number in node.next_functions if child is not None]
+            self._children.append([child for child, _ in edges])
+            for child, number in edges:
+                used[child].add(number)
+        for root, number in graph.roots:
+            used[root].add(number)
+        way, forks = set(graph.inputs), {}
+        apart = [0] * count  # the leaves below a node that is not on the way
+        self._reached = [0] * count  # all leaves below a node
+        for at, children in enumerate(self._children):
+            if at in way:
+                continue
+            if not children and hasattr(graph.nodes[at], "variable"):
+                apart[at] = 1 << at
+            for child in children:
+                apart[at] |= apart[child]
+                self._reached[at] |= self._reached[child]
+            self._reached[at] |= apart[at]
+            if any(child in way for child in children):
+                way.add(at)
+                if apart[at]:
+                    forks[at] = apart[at]
+                apart[at] = 0
+        self.captured = [(fork, number) for fork in forks for number in sorted(used[fork])]
+        self.given = [place for place, (root, _) in enumerate(graph.roots) if root not in way and apart[root]]
+        for place in self.given:  # outputs that are made of parameters alone
+            root = graph.roots[place][0]
+            forks.setdefault(root, apart[root])
+        groups = self._grouped([_Group(fork, leaves) for fork, leaves in forks.items()])
+        self.clamped = [fork for group in groups for fork in group.forks
+                        if fork in way and self._is_reached(fork, group)]
+        self.groups = [(group.forks, [at for at in range(count) if group.leaves >> at & 1]) for group in groups]
+        self.opened: Optional[set[int]] = None  # of the saved tensors, by W
+
+    def _grouped(self, left: list[_Group]) -> list[_Group]:
+        """Merges groups until no two run the same node."""
+        done: list[_Group] = []
+        for group in left:
+            self._set_runs(group)
+        while left:
+            group = left.pop(0)
+            other = next((one for one in done + left if one.runs & group.runs), None)
+            if other is None:
+                done.append(group)
+                continue
+            (done if other in done else left).remove(other)
+            other.forks = sorted({*other.forks, *group.forks})
+            other.leaves |= group.leaves
+            self._set_runs(other)
+            left.insert(0, other)
+        return sorted(done, key=lambda group: -max(group.forks))
+
+    def _set_runs(self, group: _Group) -> None:
+        runs, stack = 0, list(group.forks)
+        while stack:
+            node = stack.pop()
+            if runs >> node & 1 or not self._reached[node] & group.leaves:
+                continue
+            runs |= 1 << node
+            stack += self._children[node]
+        group.runs = runs
+
+    def _is_reached(self, fork: int, group: _Group) -> bool:
+        """Whether the group's call arrives at the fork from another node."""
+        return any(fork in self._children[at] for at in range(fork + 1, len(self._children)) if group.runs >> at & 1)
 
 
 class SavedTensors:
@@ -109,23 +175,20 @@ class SavedTensors:
 
     def keep(self, numbers: set[int]) -> None:
         """Gives the others back."""
-        for number in range(len(self.tensors)):
-            if number not in numbers:
-                self.tensors[number] = None
+        self.tensors = [tensor if number in numbers else None for number, tensor in enumerate(self.tensors)]
 
 
 class Learned:
-    """The tensors that the second halves of a stage open, by the kinds of the nodes of its graph. The
-    first unit of a kind keeps all of its tensors."""
+    """The plans of a stage, by the form of its graphs."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[Any, ...], set[int]] = {}
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
 
-    def of(self, kinds: tuple[Any, ...]) -> set[int] | None:
-        return self._of.get(kinds)
-
-    def add(self, kinds: tuple[Any, ...], opened: set[int]) -> None:
-        self._of.setdefault(kinds, opened)
+    def of(self, graph: _Graph) -> _Plan:
+        plan = self._plans.get(graph.form)
+        if plan is None:
+            plan = self._plans[graph.form] = _Plan(graph)
+        return plan
 
 
 class SplitBackward:
@@ -134,56 +197,59 @@ class SplitBackward:
     def __init__(
         self,
         outputs: Sequence[torch.Tensor],
-        gradients: Sequence[Gradient],
+        gradients: Sequence[torch.Tensor],
         inputs: Sequence[torch.Tensor],
         saved: SavedTensors | None = None,
         learned: Learned | None = None,
     ) -> None:
         roots = [get_gradient_edge(output) for output in outputs]
-        walk = _Walk(roots, [get_gradient_edge(one) for one in inputs])
-        captured = [GradientEdge(fork, number) for fork in walk.forks if fork in walk.on_way
-                    for number in walk.entries[fork]]
-        found = torch.autograd.grad(outputs, [*inputs, *captured], gradients, retain_graph=True, allow_unused=True)
+        graph = _Graph(roots, [get_gradient_edge(one) for one in inputs])
+        self._plan = plan = (learned or Learned()).of(graph)
+        self._nodes, self._saved = graph.nodes, saved
+        captured = [GradientEdge(graph.nodes[fork], number) for fork, number in plan.captured]
+        self._clamps = {fork: _Clamp(graph.nodes[fork]) for fork in plan.clamped}
+        found = _captured(roots, gradients, [*inputs, *captured])
         self.input_gradients: tuple[Gradient, ...] = found[: len(inputs)]
-        self._given: dict[Any, list[tuple[int, Gradient]]] = {}
-        for edge, gradient in zip(captured, found[len(inputs) :]):
-            self._given.setdefault(edge.node, []).append((edge.output_nr, gradient))
-        self._on_way = {fork for fork in walk.forks if fork in walk.on_way}
-        for edge, output, gradient in zip(roots, outputs, gradients):
-            if edge.node in walk.forks and edge.node not in walk.on_way:
-                whole = torch.ones_like(output) if gradient is None else gradient
-                self._given.setdefault(edge.node, []).append((edge.output_nr, whole))
-        self._groups = walk.groups()
-        self._saved, self._learned = saved, learned
-        self._kinds = tuple(map(type, walk.order))
-        if saved is not None and learned is not None:
-            kept = learned.of(self._kinds)
+        self._given: dict[int, list[tuple[GradientEdge, torch.Tensor]]] = {}
+        for (fork, _), edge, gradient in zip(plan.captured, captured, found[len(inputs) :]):
+            if gradient is not None:
+                self._given.setdefault(fork, []).append((edge, gradient))
+        for place in plan.given:
+            self._given.setdefault(graph.roots[place][0], []).append((roots[place], gradients[place]))
+        if saved is not None:
             saved.opened = set()
-            if kept is not None:
-                saved.keep(kept)
-                self._learned = None
+            if plan.opened is not None:
+                saved.keep(plan.opened)
+
+    def captured(self) -> list[torch.Tensor]:
+        """What W continues from."""
+        return [gradient for pairs in self._given.values() for _, gradient in pairs]
 
     def weight(self) -> None:
         """W: adds to the gradients of the parameters."""
-        for forks, leaves in self._groups:
-            edges, gradients, clamped = [], [], []
-            for fork in forks:
-                for number, gradient in self._given[fork]:
-                    if gradient is not None:
-                        edges.append(GradientEdge(fork, number))
-                        gradients.append(gradient)
-                if len(forks) > 1 and fork in self._on_way:
-                    clamped.append(fork.register_prehook(_restoring(dict(self._given[fork]))))
-            if edges:
-                torch.autograd.backward(edges, gradients, inputs=[leaf.variable for leaf in leaves])
-            for handle in clamped:
-                handle.remove()
-        if self._saved is not None and self._learned is not None:
-            self._learned.add(self._kinds, self._saved.opened)
-        self._given.clear()
-        self._groups = []
+        for forks, leaves in self._plan.groups:
+            given = [pair for fork in forks for pair in self._given.pop(fork, ())]
+            if given:
+                edges, gradients = zip(*given)
+                accumulate(edges, gradients, [self._nodes[leaf].variable for leaf in leaves])
+        for clamp in self._clamps.values():
+            clamp.remove()
+        if self._saved is not None:
+            if self._plan.opened is None:
+                self._plan.opened = self._saved.opened
+            self._saved.tensors = []
+        self._nodes, self._clamps = [], {}
 
 
-def _restoring(given: dict[int, Gradient]) -> Any:
-    """Puts captured gradients in the place of what arrives."""
-    return lambda arrived: tuple(given.get(number, one) for number, one in enumerate(arrived))
+class _Clamp:
+    """Keeps what a node receives at first, after the hooks of its tensors, and gives it that again."""
+
+    def __init__(self, node: Any) -> None:
+        self._kept: Optional[tuple[Gradient, ...]] = None
+        self.remove = node.register_prehook(self._meet).remove
+
+    def _meet(self, arrived: tuple[Gradient, ...]) -> Optional[tuple[Gradient, ...]]:
+        if self._kept is None:
+            self._kept = arrived
+            return None
+        return self._kept

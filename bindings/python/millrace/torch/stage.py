@@ -10,15 +10,16 @@ from typing import Any, Optional
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import InvalidArgument
 from .loss import LossRule, UnitLoss
-from .split_backward import Learned, SavedTensors, SplitBackward
+from .split_backward import Gradient, Learned, SavedTensors, SplitBackward, accumulate
 
 Tensors = tuple[Optional[torch.Tensor], ...]
 
 _drawing = threading.RLock()  # the default generators belong to the process
+_NOTHING = nullcontext()
 _MIX = 0x9E3779B97F4A7C15
 
 
@@ -63,8 +64,22 @@ class _Unit:
         self.split: SplitBackward | None = None
 
 
+class Bytes:
+    """Counts what the units of stages keep; the stages of a rank share one."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def add(self, more: int) -> None:
+        self.now += more
+        self.most = max(self.most, self.now)
+
+
 class ModuleStage:
-    """Runs `call`, which is made of `modules`. One thread at a time. `run` is set before every pass."""
+    """Runs `call`, which is made of `modules`. One thread at a time. `run` is set before every pass.
+
+    `bytes`, if set, counts what its units keep between passes: unique storages of saved tensors, inputs,
+    outputs and captured gradients. Parameters, buffers and the mini-batch are apart."""
 
     splits = True
 
@@ -83,7 +98,11 @@ class ModuleStage:
         name: str | None = None,
     ) -> None:
         self.call, self.modules, self.number, self.is_last = call, list(modules), number, is_last
-        self.run = StepInput()
+        self._run = StepInput()
+        self._device = self.device
+        self.bytes: Bytes | None = None
+        self._counted: dict[int, int] = {}  # by unit
+        self._whole: set[int] = set()  # units whose backward pass has one part
         self._chained, self._loss, self._precision, self._threads = chained, loss, precision, threads
         self._takes_turns = takes_turns
         self.draws: bool | None = None  # not known before the first pass
@@ -91,6 +110,14 @@ class ModuleStage:
         self._units: dict[int, _Unit] = {}
         self.name = name or f"stage {number}"
         self.splits = not any(isinstance(one, torch._dynamo.eval_frame.OptimizedModule) for one in _compiled(modules))
+
+    @property
+    def run(self) -> StepInput:
+        return self._run
+
+    @run.setter
+    def run(self, run: StepInput) -> None:
+        self._run, self._device = run, self.device
 
     @property
     def device(self) -> torch.device:
@@ -104,46 +131,47 @@ class ModuleStage:
 
     def forward(self, unit: int, recomputes: bool, *given: torch.Tensor | None) -> Tensors:
         with self._pass("F", unit):
-            if not self.run.training:
+            if not self._run.training:
                 return self._evaluate(unit, given)
-            made = self._entered(unit, given)
+            made = self._units[unit] = self._entered(given)
             if recomputes:
                 with torch.no_grad():
                     value = self._called(unit, made)
                 outputs = self._given_on(unit, made, value, keeps=False)
             else:
                 outputs = self._given_on(unit, made, self._traced(unit, made), keeps=True)
-            self._units[unit] = made
+            self._count(unit, made)
             return outputs
 
     def recompute(self, unit: int) -> None:
         with self._pass("R", unit), self._same_buffers():
             made = self._units[unit]
             self._given_on(unit, made, self._traced(unit, made), keeps=True)
+            self._count(unit, made)
 
     def backward(self, unit: int, *gradients: torch.Tensor | None) -> Tensors:
         with self._pass("B", unit):
             made = self._units.pop(unit)
+            self._whole.add(unit)
             outputs, given = self._of_outputs(made, gradients)
             if outputs:
-                torch.autograd.backward(outputs, given)
-            found = iter([one.grad for one in made.inputs])
-            return self._for_inputs(made, found)
+                accumulate(outputs, given)
+            self._count(unit, None)
+            return self._for_inputs(made, [one.grad for one in made.inputs])
 
     def backward_input(self, unit: int, *gradients: torch.Tensor | None) -> Tensors:
         with self._pass("I", unit):
             made = self._units[unit]
             outputs, given = self._of_outputs(made, gradients)
-            if not outputs:
-                made.outputs = []
-                return self._for_inputs(made, iter([None] * len(made.inputs)))
-            if not made.inputs:  # of data: there is nothing to give on
+            if outputs and made.inputs:
+                made.split = SplitBackward(outputs, given, made.inputs, made.saved, self._learned)
+                result = self._for_inputs(made, made.split.input_gradients)
+                made.split.input_gradients, made.inputs, made.outputs = (), [], []
+            else:  # W has all of the work, if there is any
                 made.outputs, made.gradients = outputs, given
-                return self._for_inputs(made, iter(()))
-            made.split = SplitBackward(outputs, given, made.inputs, made.saved, self._learned)
-            found = iter(made.split.input_gradients)
-            made.outputs, result = [], self._for_inputs(made, found)
-            made.inputs, made.arguments, made.split.input_gradients = [], (), ()
+                result = self._for_inputs(made, [None] * len(made.inputs))
+            made.arguments = ()
+            self._count(unit, made)
             return result
 
     def backward_weight(self, unit: int) -> None:
@@ -152,40 +180,49 @@ class ModuleStage:
             if made.split is not None:
                 made.split.weight()
             elif made.outputs:
-                torch.autograd.backward(made.outputs, made.gradients)
+                accumulate(made.outputs, made.gradients)
+            self._count(unit, None)
 
     def abandon(self) -> None:
         """Drops all units of a failed step."""
+        for unit in list(self._units):
+            self._count(unit, None)
         self._units.clear()
-        self.run.losses.clear()
-        self.run.outputs.clear()
+        self._run.losses.clear()
+        self._run.outputs.clear()
 
     # What they are made of.
 
+    def _pass(self, op: str, unit: int) -> AbstractContextManager[Any]:
+        """PyTorch's settings of this thread."""
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        casts = self._precision is not None and op in "FR"
+        if not casts and self._device.type in ("cpu", "meta") and not torch.autograd._profiler_enabled():
+            return _NOTHING
+        return self._set(f"{self.number}{op}{unit}", casts)
+
     @contextmanager
-    def _pass(self, op: str, unit: int) -> Any:
+    def _set(self, action: str, casts: bool) -> Any:
         with ExitStack() as stack:
-            if torch.get_num_threads() != self._threads:
-                torch.set_num_threads(self._threads)
-            device = self.device
-            if device.type not in ("cpu", "meta"):
-                stack.enter_context(getattr(torch, device.type).device(device))
+            if self._device.type not in ("cpu", "meta"):
+                stack.enter_context(getattr(torch, self._device.type).device(self._device))
             if torch.autograd._profiler_enabled():
-                stack.enter_context(torch.profiler.record_function(f"{self.number}{op}{unit}"))
-            if op in "FR" and self._precision is not None:
-                stack.enter_context(torch.autocast(device.type, self._precision, cache_enabled=False))
+                stack.enter_context(torch.profiler.record_function(action))
+            if casts:
+                stack.enter_context(torch.autocast(self._device.type, self._precision, cache_enabled=False))
             yield
 
-    def _entered(self, unit: int, given: tuple[torch.Tensor | None, ...]) -> _Unit:
+    def _entered(self, given: tuple[torch.Tensor | None, ...]) -> _Unit:
         """The unit with leaves of a graph of its own."""
         if self.number == 0:
             return _Unit((), [])
-        device = self.device
-        arguments = tuple(None if one is None else _leaf(one, device) for one in given)
+        arguments = tuple([None if one is None else _leaf(one, self._device) for one in given])
         return _Unit(arguments, [one for one in arguments if one is not None and one.requires_grad])
 
     def _traced(self, unit: int, made: _Unit) -> Any:
-        if not made.inputs or not self.splits:
+        splits = made.inputs and self.splits and unit not in self._whole
+        if not splits and self.bytes is None:
             return self._called(unit, made)
         made.saved = SavedTensors()
         with made.saved.hooks():
@@ -199,57 +236,87 @@ class ModuleStage:
 
     def _value(self, unit: int, arguments: tuple[Any, ...]) -> Any:
         if self.number == 0:
-            positional, named = self.run.inputs[unit]
-            positional, named = _moved((tuple(positional), dict(named)), self.device)
-            return self.call(*positional, **named)
+            positional, named = self._run.inputs[unit]
+            return self.call(*[_moved(one, self._device) for one in positional],
+                             **{name: _moved(one, self._device) for name, one in named.items()})
         if self._chained and len(arguments) > 1:
             return self.call(arguments)
         return self.call(*arguments)
 
     def _loss_of(self, unit: int, value: Any) -> UnitLoss:
         assert self._loss is not None
-        return self._loss.of_unit(value, _moved(self.run.targets[unit], self.device), self.run.weights[unit])
+        return self._loss.of_unit(value, _moved(self._run.targets[unit], self._device), self._run.weights[unit])
 
     def _given_on(self, unit: int, made: _Unit, value: Any, keeps: bool) -> Tensors:
         """Keeps what the backward pass begins with; the outputs for the next stage, apart from the
         graph. The last stage has a loss."""
         if self.is_last:
-            total = value.sum / self.run.weight if self.run.weight > 0 else value.sum * 0.0
-            if self.run.loss_scale != 1:
-                total = total * self.run.loss_scale
+            run = self._run
+            total = value.sum / run.weight if run.weight > 0 else value.sum * 0.0
+            if run.loss_scale != 1:
+                total = total * run.loss_scale
             made.outputs, made.positions = [total] if keeps and total.requires_grad else [], [0]
-            self.run.losses[self.run.first_unit + unit] = value.detached()
+            run.losses[run.first_unit + unit] = value.detached()
             return ()
-        several = self._tensors_of(value)
-        if not keeps:  # what will need a gradient is known when it is computed again
-            wants = any(p.requires_grad for module in self.modules for p in module.parameters()) or bool(made.inputs)
-            return tuple(None if one is None else
-                         one.detach().requires_grad_(wants and one.is_floating_point()) for one in several)
-        made.positions = [at for at, one in enumerate(several) if one is not None and one.requires_grad]
-        made.outputs = [several[at] for at in made.positions]
-        return tuple(None if one is None else one.detach().requires_grad_(one.requires_grad) for one in several)
+        given: list[Gradient] = []
+        # What of a unit without a graph will need a gradient is known when it is computed again.
+        wants = not keeps and (bool(made.inputs) or self._is_trained())
+        for at, one in enumerate(self._tensors_of(value)):
+            alias = None if one is None else one.detach()
+            if alias is not None and (one.requires_grad or wants and one.is_floating_point()):
+                alias.requires_grad_()
+                if keeps:
+                    made.positions.append(at)
+                    made.outputs.append(one)
+            given.append(alias)
+        return tuple(given)
+
+    def _is_trained(self) -> bool:
+        return any(parameter.requires_grad for module in self.modules for parameter in module.parameters())
 
     def _of_outputs(self, made: _Unit, gradients: tuple[Any, ...]) -> tuple[list[torch.Tensor], list[Any]]:
         """The outputs that were given a gradient, and these."""
         if self.is_last:
-            return made.outputs, [None] * len(made.outputs)
-        pairs = [(output, gradients[at]) for output, at in zip(made.outputs, made.positions) if gradients[at] is not None]
-        return [one for one, _ in pairs], [one.to(output.device) for output, one in pairs]
+            return made.outputs, [torch.ones_like(one) for one in made.outputs]
+        outputs, given = [], []
+        for output, at in zip(made.outputs, made.positions):
+            gradient = gradients[at]
+            if gradient is not None:
+                outputs.append(output)
+                given.append(gradient if gradient.device == output.device else gradient.to(output.device))
+        return outputs, given
 
-    def _for_inputs(self, made: _Unit, found: Any) -> Tensors:
-        return tuple(next(found) if one is not None and one.requires_grad else None for one in made.arguments)
+    def _for_inputs(self, made: _Unit, found: Sequence[Gradient]) -> Tensors:
+        rest = iter(found)
+        return tuple([next(rest) if one is not None and one.requires_grad else None for one in made.arguments])
+
+    def _count(self, unit: int, made: _Unit | None) -> None:
+        if self.bytes is None:
+            return
+        now = 0
+        if made is not None:
+            kept = [*made.arguments, *made.outputs, *made.gradients]
+            kept += made.saved.tensors if made.saved is not None else []
+            kept += made.split.captured() if made.split is not None else []
+            apart = [one for module in self.modules for one in (*module.parameters(), *module.buffers())]
+            apart += tree_leaves((self._run.inputs, self._run.targets))
+            others = _storages(apart)
+            now = sum(size for key, size in _storages(kept).items() if key not in others)
+        self.bytes.add(now - self._counted.pop(unit, 0))
+        if made is not None:
+            self._counted[unit] = now
 
     def _evaluate(self, unit: int, given: tuple[Any, ...]) -> Tensors:
         with torch.no_grad():
-            arguments = tuple(None if one is None else _leaf(one, self.device) for one in given)
+            arguments = tuple(None if one is None else _leaf(one, self._device) for one in given)
             with self._seeded(unit):
                 value = self._value(unit, arguments)
             if not self.is_last:
                 return self._tensors_of(value)
-            if self.run.targets:
-                self.run.losses[self.run.first_unit + unit] = self._loss_of(unit, value).detached()
+            if self._run.targets:
+                self._run.losses[self._run.first_unit + unit] = self._loss_of(unit, value).detached()
             else:
-                self.run.outputs[self.run.first_unit + unit] = value
+                self._run.outputs[self._run.first_unit + unit] = value
             return ()
 
     def _tensors_of(self, value: Any) -> Tensors:
@@ -273,14 +340,14 @@ class ModuleStage:
 
     def _seeded(self, unit: int) -> AbstractContextManager[Any]:
         """Stages that draw random numbers take turns where they share a process."""
-        if self.draws is False or not self.run.training:
+        if self.draws is False or not self._run.training:
             return nullcontext()
         return self._drawn(unit)
 
     @contextmanager
     def _drawn(self, unit: int) -> Any:
         with _drawing if self._takes_turns else nullcontext():
-            seed(self.run.step, self.run.first_unit + unit, self.number, self.run.seed)
+            seed(self._run.step, self._run.first_unit + unit, self.number, self._run.seed)
             before = generator_state() if self.draws is None else None
             yield
             if before is not None and all(not parameter.is_meta for m in self.modules for parameter in m.parameters()):
@@ -296,13 +363,23 @@ def generator_state() -> bytes:
 
 
 def _leaf(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    moved = tensor.detach() if tensor.device == device or device.type == "meta" else tensor.detach().to(device)
-    return moved.requires_grad_(tensor.requires_grad)
+    """What a stage was given is no part of a graph: another stage has detached it."""
+    if tensor.device == device:
+        return tensor
+    return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
 
 
 def _moved(value: Any, device: torch.device) -> Any:
     """The tensors of a tree on that device."""
+    if isinstance(value, torch.Tensor):
+        return value if value.device == device else value.to(device)
     return tree_map_only(torch.Tensor, lambda one: one if one.device == device else one.to(device), value)
+
+
+def _storages(tensors: Sequence[Any]) -> dict[int, int]:
+    """Bytes by storage."""
+    storages = [one.untyped_storage() for one in tensors if isinstance(one, torch.Tensor)]
+    return {one._cdata: one.nbytes() for one in storages}
 
 
 def _compiled(modules: Sequence[nn.Module]) -> list[nn.Module]:

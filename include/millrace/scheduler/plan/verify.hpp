@@ -43,19 +43,22 @@ struct Violation {
   std::vector<ActionPlace> others = {};
 };
 
-/// What the messages travel on. Every message has a key, so they may overtake each other.
+/// What the messages travel on. Unless `ordered`, every message has a key and may overtake others.
 struct Transport {
   enum class Kind : std::uint8_t { Rendezvous, Bounded, Unbounded };
   Kind kind = Kind::Unbounded;
   int capacity = 1;  ///< messages per channel, for Bounded; 0 and less is a rendezvous
   /// For Bounded: channels with a declared depth of their own, checked as rule 8.
   std::vector<ChannelDepth> channels = {};
-  /// Without keys the k-th send of a channel must be its k-th receive: checked as rule 6.
+  /// Without keys, the k-th message of a rank to another, of either direction, must be the k-th
+  /// that the other receives from it: checked as rule 6.
   bool ordered = false;
 
   static Transport rendezvous() { return {Kind::Rendezvous, 0, {}, false}; }
   static Transport bounded(int capacity) { return {Kind::Bounded, capacity, {}, false}; }
   static Transport unbounded() { return {Kind::Unbounded, 0, {}, false}; }
+  /// Messages arrive in the order sent and have no key: gloo and NCCL as PyTorch uses them.
+  static Transport fifo() { return {Kind::Unbounded, 0, {}, true}; }
 };
 
 /// What is checked besides the program itself. Unset members are not checked.

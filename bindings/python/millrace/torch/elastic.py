@@ -1,0 +1,67 @@
+"""Ranks that torchrun started: they find each other through its store."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+
+from .. import launch
+from .._millrace import Launched
+
+def place() -> Launched:
+    """This process's place among those of `millrace launch` or torchrun."""
+    elastic = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if not elastic or "MILLRACE_RANK" in os.environ:
+        return launch.place()
+    folder = tempfile.mkdtemp(prefix="millrace-")
+    try:
+        os.environ.update(_variables(folder))
+        return launch.join_launch()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _variables(folder: str) -> dict[str, str]:
+    """What `millrace launch` would set. Shared memory where all ranks are on this host, else tcp with a key per
+    rank. Whoever can read torchrun's store can read the keys: its network has to be trusted as torchrun's is."""
+    import torch.distributed as dist
+
+    store, rank, world = next(dist.rendezvous("env://"))
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"millrace/{restarts}", store)
+    shared = os.environ.get("LOCAL_WORLD_SIZE") == str(world)
+    if rank == 0:
+        store.set("job", str(secrets.randbelow(2**62)))
+        store.set("rendezvous", f"ipc://{folder}/rendezvous" if shared else f"tcp://{_address()}:{_free_port()}")
+        if not shared:
+            from .._millrace import make_keys
+
+            os.mkdir(f"{folder}/all", 0o700)
+            make_keys(f"{folder}/all", world)
+            for other in range(world):
+                with open(f"{folder}/all/keys-{other}", encoding="ascii") as file:
+                    store.set(f"keys-{other}", file.read())
+    told = {"RANK": str(rank), "WORLD": str(world), "JOB": store.get("job").decode(),
+            "RENDEZVOUS": store.get("rendezvous").decode(), "ENDPOINT": "shm" if shared else "tcp", "RESTART": restarts}
+    if not shared:
+        path = f"{folder}/keys-{rank}"
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(store.get(f"keys-{rank}").decode())
+        told |= {"KEYS": path, "INTERFACE": _address()}
+    return {f"MILLRACE_{name}": value for name, value in told.items()}
+
+
+def _address() -> str:
+    """The address of this host that reaches torchrun's store."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        line.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+        return line.getsockname()[0]
+
+
+def _free_port() -> int:
+    with socket.socket() as line:
+        line.bind((_address(), 0))
+        return line.getsockname()[1]
