@@ -7,8 +7,7 @@ list(REMOVE_ITEM installed command python)
 list(TRANSFORM installed PREPEND millrace_ OUTPUT_VARIABLE rooms)
 foreach(component ${installed})
   string(APPEND requirements "set(millrace_${component}_needs ${${component}_needs})\n"
-    "set(millrace_${component}_finds ${${component}_finds})\n"
-    "set(millrace_${component}_headers_find ${${component}_headers_find})\n")
+    "set(millrace_${component}_finds ${${component}_finds})\n")
 endforeach()
 if(training IN_LIST MILLRACE_BUILDS)
   list(APPEND rooms millrace_all)

@@ -33,14 +33,5 @@ MILLRACE_RANKS=128 "$build"/tests/test_cli --gtest_filter='ManyRanks.*'
 MILLRACE_TIMES=100 "$build"/tests/test_transport --gtest_filter='FrameCampaign.*:*GarbageConnections*'
 # 10^5 and more flipped bytes, and 1,000 checkpoints while training runs.
 MILLRACE_TIMES=70 "$build"/tests/test_training --gtest_filter='Damaged.*:Checkpoint.WrittenWhile*'
-# 11,472 trainings of PyTorch's modules, in one process and in one per rank.
-if [ -x "$build"/tests/test_torch ]; then
-  MILLRACE_WHOLE=1 "$build"/tests/test_torch --gtest_filter='*TorchCover.*:*TorchProcesses.*'
-  # 10^4 steps and 2,000 failures of each executor.
-  MILLRACE_TIMES=20 "$build"/tests/test_torch --gtest_filter='*TorchSteady.*'
-fi
-# 1,050 failing steps of PyTorch's modules from Python.
-if ls "$build"/python/millrace/_millrace_torch*.so >/dev/null 2>&1; then
-  MILLRACE_ROUNDS=1400 ctest --test-dir "$build" --tests-regex '^Python\.torch$' --output-on-failure
-fi
+# Among them the tests of millrace.torch with every case.
 ctest --test-dir "$build" --build-config soak --label-regex soak --verbose

@@ -22,9 +22,7 @@ void check(const Parameter& parameter, Stage stage) {
       "parameter '" + parameter.name + "' of stage " + std::to_string(stage.value);
   require(!parameter.name.empty() && parameter.name.find('\n') == std::string::npos,
           where + " must have a name of one line");
-  const DType wanted =
-      parameter.role == ParameterRole::StatisticInOrder ? parameter.value.dtype() : DType::F32;
-  require(parameter.value.dtype() == wanted && parameter.gradient.dtype() == wanted,
+  require(parameter.value.dtype() == DType::F32 && parameter.gradient.dtype() == DType::F32,
           where + " must be f32 with an f32 gradient to be trained, got " +
               name_of(parameter.value.dtype()) + " with " + name_of(parameter.gradient.dtype()));
   require(parameter.value.dims() == parameter.gradient.dims(),

@@ -2,14 +2,13 @@
 """Trains the same models by millrace and by PyTorch, from the same weights over the same data, and prints
 medians and ratios: `./run bench --against-pytorch [--rounds N] [--steps N] [--only WORD] [--small]`.
 
-PyTorch accumulates gradients over the same micro-batches; every setting of 1 and 2 threads and of 1 and 2
-threads of OpenBLAS is tried, and the best one counts; one job is PyTorch's own pipeline. Then all run in
-turns, A B A B, with the matrix products that the step needs called alone, and the machine's product rates.
+PyTorch accumulates gradients over the same micro-batches; 1 and 2 threads are tried, and the
+better count is used. Then all run in turns, A B A B, with the matrix products that the step needs called
+alone, and the machine's product rates. PyTorch is that of build/pytorch.
 Losses of all steps have to agree. Writes bench/results/against_pytorch.json.
 """
 
 import argparse
-import itertools
 import json
 import os
 import pathlib
@@ -22,13 +21,13 @@ from jobs import GPT, SMALL_GPT, TOP, mlp, prepared, train_flags
 
 HERE = pathlib.Path(__file__).resolve().parent
 COMMAND = TOP / "build/release/millrace"
+PYTHON = TOP / "build/pytorch/bin/python"
 PRODUCTS = TOP / "build/release/bench/step_products_bench"
 TOLERANCE = {"f32": 1e-4, "bf16": 3e-2}  # of a loss, relative
 COMPARED = 20  # steps: later ones show how roundings grow, to 1e-3 in forty steps of the perceptron of 512
-SETTINGS = list(itertools.product((1, 2), (1, 2)))  # threads of PyTorch, of OpenBLAS
+THREADS = (1, 2)  # of PyTorch
 ONE_STAGE, TWO_STAGES = {"1 stage": ["-p", "1"]}, {"2 stages": ["-p", "2"]}
 TWO_PROCESSES = {"launch of 2 processes": ["launch"]}
-FOUR_STAGES = {f"4 stages, {schedule}": ["-p", "4", "--schedule", schedule] for schedule in ("1f1b", "gpipe")}
 
 
 def ran(words, **environment):
@@ -38,11 +37,10 @@ def ran(words, **environment):
     return done.stdout
 
 
-def baseline(folder, job, threads, blas):
+def baseline(folder, job, threads):
     path = folder / "job.json"
     path.write_text(json.dumps(job), encoding="utf-8")
-    return json.loads(ran(["/usr/bin/python3", HERE / "baseline.py", path, str(threads)],
-                          OPENBLAS_NUM_THREADS=str(blas), OMP_NUM_THREADS=str(threads)))
+    return json.loads(ran([PYTHON, HERE / "baseline.py", path, str(threads)], OMP_NUM_THREADS=str(threads)))
 
 
 def ours(folder, job, cut):
@@ -75,15 +73,14 @@ def check(name, losses, expected, precision):
 def compare(folder, job, rounds):
     """Medians of seconds per step, the first step of each run left out."""
     job = prepared(folder, job)
-    theirs_name = "PyTorch's Pipe" if job.get("partitions") else "PyTorch"
-    probe = {s: statistics.median(baseline(folder, {**job, "steps": job["probed"]}, *s)["seconds"][1:])
-             for s in SETTINGS}
+    probe = {threads: statistics.median(baseline(folder, {**job, "steps": job["probed"]}, threads)["seconds"][1:])
+             for threads in THREADS}
     best = min(probe, key=probe.get)
-    seconds = {theirs_name: [], **{way: [] for way in job["ways"]}}
+    seconds = {"PyTorch": [], **{way: [] for way in job["ways"]}}
     alone = []
     for _ in range(rounds):
-        theirs = baseline(folder, job, *best)
-        seconds[theirs_name] += theirs["seconds"][1:]
+        theirs = baseline(folder, job, best)
+        seconds["PyTorch"] += theirs["seconds"][1:]
         for way, cut in job["ways"].items():
             mine = ours(folder, job, cut)
             check(way, mine["losses"], theirs["losses"], job["precision"])
@@ -91,9 +88,9 @@ def compare(folder, job, rounds):
         if job.get("products"):
             alone.append(products_alone(job))
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    result = {"name": job["name"], "precision": job["precision"], "best_setting": best,
-              "probed": {f"{t} x {b}": v for (t, b), v in probe.items()}, "median_seconds": medians,
-              "ratios": {way: medians[theirs_name] / medians[way] for way in job["ways"]}, "aim": job["aim"]}
+    result = {"name": job["name"], "precision": job["precision"], "best_threads": best,
+              "probed": probe, "median_seconds": medians,
+              "ratios": {way: medians["PyTorch"] / medians[way] for way in job["ways"]}, "aim": job["aim"]}
     if alone:
         result["products_alone_seconds"] = statistics.median(alone)
         result["by_products_alone"] = {way: medians[way] / result["products_alone_seconds"] for way in job["ways"]}
@@ -102,9 +99,8 @@ def compare(folder, job, rounds):
 
 
 def show(result, job):
-    threads, blas = result["best_setting"]
     unit, count = ("tokens", job["batch"] * job["context"]) if job["kind"] == "gpt" else ("samples", job["batch"])
-    print(f"{job['name']} {job['precision']}: PyTorch best with {threads} threads, OpenBLAS {blas}; aim {job['aim']}x")
+    print(f"{job['name']} {job['precision']}: PyTorch best with {result['best_threads']} threads; aim {job['aim']}x")
     for name, median in result["median_seconds"].items():
         line = f"  {name:22} {1000 * median:9.2f} ms a step {count / median:9.0f} {unit}/s"
         if name in result["ratios"]:
@@ -134,12 +130,10 @@ def product_rates(rounds):
 def jobs_of(flags):
     gpt = {**(SMALL_GPT if flags.small else GPT), "steps": flags.steps, "probed": 3, "products": not flags.small}
     ways = {**ONE_STAGE, **TWO_STAGES, **TWO_PROCESSES}
-    pipe = {**gpt, "name": f"{gpt['name']} in 4 partitions", "partitions": 4, "products": False}
     mlps = [{**mlp(batch, 4), "ways": ways, "aim": 2.5, "probed": steps // 4, "steps": steps}
             for batch, steps in ((32, 200), (512, 40))]
     return [{**gpt, "precision": "f32", "ways": ways, "aim": 2.5},
-            {**gpt, "precision": "bf16", "ways": ways, "aim": 3},
-            {**pipe, "precision": "f32", "ways": FOUR_STAGES, "aim": 3}, *mlps]
+            {**gpt, "precision": "bf16", "ways": ways, "aim": 3}, *mlps]
 
 
 def main():
@@ -149,9 +143,6 @@ def main():
     parser.add_argument("--only", default="", help="jobs whose name and precision have this word")
     parser.add_argument("--small", action="store_true", help="a transformer that runs in seconds: does the bench work")
     flags = parser.parse_args()
-    blas = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
-    if "libopenblas" not in blas:
-        sys.exit("PyTorch without OpenBLAS falls back to a slow BLAS: install libopenblas0-pthread")
     rates = product_rates(flags.rounds)
     with tempfile.TemporaryDirectory() as name:
         results = [compare(pathlib.Path(name), job, flags.rounds) for job in jobs_of(flags)

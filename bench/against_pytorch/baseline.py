@@ -1,20 +1,16 @@
-#!/usr/bin/python3
 """The PyTorch side of against_pytorch.py: trains the same model on the same data, says how long.
 
 One process per setting, because thread counts are read when libraries start. Prints one JSON object:
 losses and seconds of every step.
 """
 
-import functools
 import json
 import math
 import struct
 import sys
-import tempfile
 import time
 
 import torch
-from torch.distributed.pipeline.sync import Pipe
 from torch.nn import functional as F
 
 WINDOW_PURPOSE = 8  # of the random numbers that draw windows, see include/millrace/core/random.hpp
@@ -103,15 +99,6 @@ class Gpt(torch.nn.Module):
             x = block(x)
         return self.head(self.norm(x))
 
-    def pipe(self, partitions, chunks):
-        """PyTorch's pipeline of the blocks in equal parts. It keeps what a forward makes, as we do."""
-        share = len(self.blocks) // partitions
-        parts = [list(self.blocks[i * share:(i + 1) * share]) for i in range(partitions)]
-        parts[0].insert(0, self.front)
-        parts[-1] += [self.norm, self.head]
-        return Pipe(torch.nn.Sequential(*(torch.nn.Sequential(*part) for part in parts)), chunks=chunks,
-                    checkpoint="never")
-
 
 class Mlp(torch.nn.Sequential):
     def __init__(self, job):
@@ -162,13 +149,6 @@ def groups_of(model, decay):
     return [{"params": whole, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
 
 
-def started_pipe(job, model, folder):
-    """It sends its results as remote references, even to itself: they meet over a file."""
-    options = torch.distributed.rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/meeting")
-    torch.distributed.rpc.init_rpc("one", rank=0, world_size=1, rpc_backend_options=options)
-    return model.pipe(job["partitions"], job["micro_batches"])
-
-
 def mean_loss(scores, targets):
     return F.cross_entropy(scores.float().flatten(0, -2), targets.flatten())
 
@@ -186,22 +166,15 @@ def accumulated(job, model, inputs, targets):
     return total
 
 
-def piped(pipe, inputs, targets):
-    loss = mean_loss(pipe(inputs).local_value(), targets)
-    loss.backward()
-    return loss.item()
-
-
-def trained(job, step):
-    """Losses and seconds of all steps; `step` makes gradients and says the loss."""
+def trained(job):
+    """Losses and seconds of all steps."""
     model = (Gpt if job["kind"] == "gpt" else Mlp)(job)
-    step = step(model)
     optimizer = torch.optim.AdamW(groups_of(model, job["decay"]), lr=job["lr"])
     losses, seconds = [], []
     for inputs, targets in (windows if job["kind"] == "gpt" else images)(job):
         began = time.perf_counter()
         optimizer.zero_grad()
-        losses.append(step(inputs, targets))
+        losses.append(accumulated(job, model, inputs, targets))
         torch.nn.utils.clip_grad_norm_(model.parameters(), job["clip"])
         optimizer.step()
         seconds.append(time.perf_counter() - began)
@@ -211,12 +184,7 @@ def trained(job, step):
 def main():
     job = json.load(open(sys.argv[1], encoding="utf-8"))
     torch.set_num_threads(int(sys.argv[2]))
-    if "partitions" not in job:
-        print(json.dumps(trained(job, lambda model: functools.partial(accumulated, job, model))))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(trained(job, lambda model: functools.partial(piped, started_pipe(job, model, folder)))))
-        torch.distributed.rpc.shutdown()
+    print(json.dumps(trained(job)))
 
 
 if __name__ == "__main__":

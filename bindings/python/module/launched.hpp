@@ -1,6 +1,5 @@
 // This process's place in a job of several, and the trainer that it makes there: the seam between
-// `millrace launch` and whatever trains from Python. millrace.torch, a module of its own, uses it
-// as Trainer does.
+// `millrace launch` and whatever trains from Python: Trainer and the passes of millrace.torch.
 #pragma once
 
 #include <chrono>

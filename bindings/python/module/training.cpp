@@ -13,7 +13,6 @@
 #include "module/bindings.hpp"
 #include "module/launched.hpp"
 #include "module/let_go.hpp"
-#include "module/native_stage.hpp"
 #include "module/python_stage.hpp"
 #include "module/tensors.hpp"
 
@@ -200,7 +199,6 @@ class PythonTrainer {
 
  private:
   std::unique_ptr<StageBody> made_body(const py::object& stage, std::size_t number) {
-    if (auto native = native_body(stage)) return native;
     auto body = std::make_unique<PythonStage>(stage, number);
     stages_.push_back(body.get());
     if (number % static_cast<std::size_t>(shape_.stages()) == 0) first_.push_back(body.get());

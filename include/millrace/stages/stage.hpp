@@ -96,8 +96,7 @@ enum class ParameterRole : std::uint8_t {
   /// A running statistic: passes add to its gradient what they saw, and its stage makes a new value
   /// of the sums (StageBody::update_statistics). No optimizer and no norm knows of it.
   Statistic,
-  /// A statistic that takes micro-batch after micro-batch, so that its stage can have no copies. Of
-  /// any dtype, as only its stage computes with it.
+  /// A statistic that takes micro-batch after micro-batch, so that its stage can have no copies.
   StatisticInOrder
 };
 

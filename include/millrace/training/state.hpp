@@ -111,7 +111,7 @@ class TrainingState {
  public:
   /// Zero slots for every parameter of `stages`. A collective of the group, which must outlive
   /// this, as must the stages and the optimizer. Throws InvalidArgument when a name is empty, has
-  /// several lines or is used twice, one that is trained is not f32 or has not its gradient's
+  /// several lines or is used twice, a parameter is not f32 or has not its gradient's
   /// shape, or a stage with copies has a statistic that takes micro-batches in order. `seat`: where
   /// in the grid this process sits; copies of a pipeline are copies like those of a stage.
   /// `spreads`: what the optimizer keeps of a stage, and master values, are spread over them.

@@ -22,6 +22,7 @@ from .loss import LossRule, loss_rule
 from .optimizers import made_scheduler, require_optimizer
 from .partition import Model, Partition, Split
 from .stage import ModuleStage, StepInput, generator_state, require_dense
+from .version import require_torch
 
 OptimizerOf = Union[torch.optim.Optimizer, Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer]]
 _PRECISIONS = {"f32": None, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -85,6 +86,7 @@ class Pipeline:
         keep: int = 2,
         **unknown: Any,
     ) -> None:
+        require_torch()
         _refuse(unknown)
         self.model, self.program = model, _program(schedule, ranks, micro_batches, chunks)
         self.clip_norm, self.seed = clip_norm, seed
