@@ -189,8 +189,8 @@ def test_exported_module_returns_what_the_model_returns():
 def test_exported_batch_size_is_fixed():
     tokens, mask, targets = words()
     pipeline = pipeline_of(made(Net), example=(tokens[:4], mask[:4]))
-    with pytest.raises(millrace.InvalidArgument, match="15 samples: the model was exported for micro-batches of 4, so it must "
-                                                       "have 4 x 4 = 16"):
+    with pytest.raises(millrace.InvalidArgument, match="15 samples: the model was exported for micro-batches of 4, so it "
+                                                       "must have 4 x 4 = 16"):
         pipeline.step((tokens[:15], mask[:15]), targets[:15])
     with pytest.raises(millrace.InvalidArgument, match=r"tokens is int64\[4, 4\] in a micro-batch; .* int64\[4, 5\]"):
         pipeline.step((tokens[:, :4], mask), targets)
@@ -213,7 +213,7 @@ class Branches(nn.Module):
         return self.blocks[1](x)
 
 
-@pytest.mark.parametrize("deed, code", [("branch", "x = x * 2 if x.sum"), ("numpy", "x.detach().numpy()"), ("raise", "KeyError")])
+@pytest.mark.parametrize("deed, code", [("branch", "x * 2 if x.sum"), ("numpy", "x.detach().numpy()"), ("raise", "KeyError")])
 def test_what_cannot_be_exported_is_refused_with_the_line(deed, code):
     with pytest.raises(millrace.InvalidArgument) as refused:
         pipeline_of(Branches(deed), example=torch.randn(4, 8))
@@ -346,7 +346,8 @@ def test_parameter_groups_and_schedulers():
     reference = grouped(plain)
     scheduler = torch.optim.lr_scheduler.StepLR(reference, 1, gamma=0.5)
     optimizer = grouped(model)
-    pipeline = pipeline_of(model, optimizer, clip_norm=0.5, lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
+    halving = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    pipeline = pipeline_of(model, optimizer, clip_norm=0.5, lr_scheduler=halving)
     rates = []
     for _ in range(3):
         plain_step(plain, reference, (x,), y, clip=0.5)
@@ -363,14 +364,14 @@ def test_optimizers_are_refused_by_name():
     model = layers()
     refused = [
         (millrace.AdamW(0.003, beta2=0.95, weight_decay=0.1),
-         r"millrace.adamw: .*optimizer=torch.optim.AdamW\(model.parameters\(\), lr=0.003, betas=\(0.9, 0.95\), weight_decay=0.1\)"),
+         r"millrace.adamw: .*optimizer=torch.optim.AdamW\(model.parameters\(\), lr=0.003, betas=\(0.9, 0.95\), weight_decay="),
         (millrace.Momentum(0.1), r"torch.optim.SGD\(model.parameters\(\), lr=0.1, momentum=0.9\)"),
         (torch.optim.LBFGS(model.parameters()), "optimizer LBFGS: its step.. needs a closure"),
         ("adam", "optimizer 'adam': must be of torch.optim"),
         (torch.optim.SGD(model[0].parameters(), lr=1), "optimizer: '2.norm.weight' is trained and not among its parameters"),
     ]
-    for optimizer, sentence in refused:
-        with pytest.raises(millrace.InvalidArgument, match=sentence):
+    for optimizer, said in refused:
+        with pytest.raises(millrace.InvalidArgument, match=said):
             pipeline_of(model, optimizer)
     other = torch.optim.lr_scheduler.StepLR(sgd(layers()), 1)
     with pytest.raises(millrace.InvalidArgument, match="lr_scheduler StepLR: is of another optimizer"):
@@ -455,7 +456,8 @@ class Joins(nn.Module):
         self.out = nn.Linear(8, 3)
 
     def forward(self, hidden, flags, numbers, half, brain, hidden_half):
-        assert [one.dtype for one in (flags, numbers, half, brain)] == [torch.bool, torch.int64, torch.float16, torch.bfloat16]
+        dtypes = [one.dtype for one in (flags, numbers, half, brain)]
+        assert dtypes == [torch.bool, torch.int64, torch.float16, torch.bfloat16]
         return self.out(hidden * flags + numbers + half.float() + brain.float() + hidden_half.float())
 
 
@@ -509,7 +511,7 @@ def test_buffers_are_in_state_dict_and_load():
     same(model.state_dict(), state)
     with pytest.raises(millrace.InvalidArgument, match="state_dict has no '0.weight'"):
         pipeline.load_state_dict({})
-    with pytest.raises(millrace.InvalidArgument, match=r"'0.weight' has the shape \[1, 6\] in the state_dict; the model has"):
+    with pytest.raises(millrace.InvalidArgument, match=r"'0.weight' has the shape \[1, 6\] in the state_dict; the model"):
         pipeline.load_state_dict({**state, "0.weight": torch.zeros(1, 6)})
 
 
@@ -624,8 +626,8 @@ def test_guards():
         (lambda: pipeline_of(3, sgd(shared)), "model 3: must be an nn.Module, a list of modules"),
         (lambda: pipeline_of(layers(), schedule="terapipe"), "slices per micro-batch"),
     ]
-    for act, sentence in cases:
-        with pytest.raises(millrace.InvalidArgument, match=sentence):
+    for act, said in cases:
+        with pytest.raises(millrace.InvalidArgument, match=said):
             act()
     with pytest.raises(millrace.StepError, match="the loss is a mean"):
         pipeline_of(layers(), loss=lambda out, targets: nn.functional.cross_entropy(out, targets)).step(x, y)
@@ -641,7 +643,7 @@ def test_module_changed_after_wrapping_is_refused(deed):
         pipeline.step(*points())
 
 
-@pytest.mark.parametrize("option, sentence", [
+@pytest.mark.parametrize("option, said", [
     ("lr", r"no argument 'lr': the optimizer has it, optimizer=torch.optim.AdamW\(model.parameters\(\), lr="),
     ("num_microbatches", "did you mean 'micro_batches'"),
     ("n_microbatches", "did you mean 'micro_batches'"),
@@ -649,8 +651,8 @@ def test_module_changed_after_wrapping_is_refused(deed):
     ("loss_fn", "did you mean 'loss'"),
     ("shedule", "did you mean 'schedule'"),
 ])
-def test_unknown_options_are_refused_with_the_nearest(option, sentence):
-    with pytest.raises(millrace.InvalidArgument, match=sentence):
+def test_unknown_options_are_refused_with_the_nearest(option, said):
+    with pytest.raises(millrace.InvalidArgument, match=said):
         pipeline_of(layers(), **{option: 1})
 
 

@@ -101,8 +101,8 @@ class Example:
         for name, wanted, one in zip(self._placeholders, want, self.flat(*parts[0]) if parts else ()):
             if not isinstance(wanted, torch.Tensor):
                 if isinstance(one, torch.Tensor) or one != wanted:
-                    raise InvalidArgument(f"{name} is {one!r:.40}; the model was exported with {wanted!r:.40}, which is part "
-                                          "of the graph")
+                    raise InvalidArgument(f"{name} is {one!r:.40}; the model was exported with {wanted!r:.40}, part of "
+                                          "the graph")
             elif not isinstance(one, torch.Tensor) or (one.shape, one.dtype) != (wanted.shape, wanted.dtype):
                 raise InvalidArgument(f"{name} is {_in_words(one)} in a micro-batch; the model was exported for "
                                       f"{_in_words(wanted)}: use the shapes of example=, or give the stages as a list")
@@ -131,8 +131,8 @@ def pipe_stages(pipe: Any, stages: int) -> list[nn.Module]:
         for name, tensor in part.module.named_parameters():
             before = owners.setdefault(name, (number, id(tensor)))
             if before[1] != id(tensor):
-                raise InvalidArgument(f"stages {before[0]} and {number} of the Pipe have a '{name}' each, which the exporter "
-                                      "copied; give the model itself with example= and tie=True")
+                raise InvalidArgument(f"stages {before[0]} and {number} of the Pipe have a '{name}' each, that the "
+                                      "exporter copied; give the model itself with example= and tie=True")
     return [ExportedStage(part, None, Example(None, _placeholders(pipe)) if number == 0 else None, None)
             for number, part in enumerate(parts)]
 

@@ -24,7 +24,7 @@ def require_optimizer(given: Any) -> None:
                               "3e-3), or a callable that makes one of named parameters")
     closure = inspect.signature(type(given).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise InvalidArgument(f"optimizer {type(given).__name__}: its step() needs a closure, which would run the passes again; "
+        raise InvalidArgument(f"optimizer {type(given).__name__}: its step() needs a closure, which would run passes again; "
                               "use one without, as torch.optim.AdamW")
 
 

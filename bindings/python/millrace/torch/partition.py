@@ -78,6 +78,17 @@ def _named(pairs: Any, names: dict[int, str], number: int) -> dict[str, Any]:
     return {names.get(id(tensor), f"{number}.{name}"): tensor for name, tensor in pairs}
 
 
+class _Chain(nn.Sequential):
+    """Modules one after another; the first may take any arguments."""
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        first, *others = self
+        value = first(*given, **named)
+        for one in others:
+            value = one(value)
+        return value
+
+
 class Partition:
     """Stages of a model, by (replica, stage). Raises InvalidArgument for a model that cannot be split."""
 
@@ -121,7 +132,7 @@ class Partition:
             if split == "time" and example is None:
                 raise InvalidArgument("split 'time' needs example=, the arguments of one micro-batch")
             ends = boundaries(children, split, stages, lambda: measured(model, children, example))
-            return [nn.Sequential(*children[first:last]) for first, last in zip(ends, ends[1:])]
+            return [_Chain(*children[first:last]) for first, last in zip(ends, ends[1:])]
         if is_pipe(model):
             return pipe_stages(model, stages)
         if isinstance(model, nn.Module) and not isinstance(model, nn.ModuleList):
@@ -218,8 +229,8 @@ class Partition:
         for number, module in enumerate(modules):
             for owner in module.modules():
                 if owner._parameters and owners.setdefault(id(owner), number) != number:
-                    raise InvalidArgument(f"stages {owners[id(owner)]} and {number} have the same {type(owner).__name__}: each "
-                                          "needs its own (copy.deepcopy); tie=True trains one weight of two modules")
+                    raise InvalidArgument(f"stages {owners[id(owner)]} and {number} have the same {type(owner).__name__}: "
+                                          "each needs its own (copy.deepcopy); tie=True trains one weight of two modules")
                 for key, parameter in owner._parameters.items():
                     if parameter is None or homes.setdefault(id(parameter), number) == number:
                         continue
@@ -245,7 +256,7 @@ def _alias(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def boundaries(children: Sequence[nn.Module], split: Split, stages: int,
-               seconds: Callable[[], list[float]]) -> list[int]:
+               seconds: Optional[Callable[[], list[float]]] = None) -> list[int]:
     """Where each stage begins, and the end. `seconds` measures the children, for "time"."""
     if len(children) < stages:
         raise InvalidArgument(f"the model has {len(children)} modules; the schedule has {stages} stages")
@@ -253,6 +264,8 @@ def boundaries(children: Sequence[nn.Module], split: Split, stages: int,
         if split not in ("even", "parameters", "time"):
             raise InvalidArgument(f"split '{split}': must be even, parameters, time, or a list of boundaries")
         if split == "time":
+            if seconds is None:
+                raise InvalidArgument("split 'time': not for this model; use even, parameters or a list of boundaries")
             return _agreed(balanced(seconds(), stages))
         weights = [1.0 if split == "even" else float(sum(one.numel() for one in child.parameters())) for child in children]
         return balanced(weights, stages)
