@@ -237,8 +237,9 @@ class ModuleStage:
     def _value(self, unit: int, arguments: tuple[Any, ...]) -> Any:
         if self.number == 0:
             positional, named = self._run.inputs[unit]
-            return self.call(*[_moved(one, self._device) for one in positional],
-                             **{name: _moved(one, self._device) for name, one in named.items()})
+            arguments = tuple([_moved(one, self._device) for one in positional])
+            if named:
+                return self.call(*arguments, **{name: _moved(one, self._device) for name, one in named.items()})
         if self._chained and len(arguments) > 1:
             return self.call(arguments)
         return self.call(*arguments)
