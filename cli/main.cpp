@@ -109,11 +109,10 @@ int run_command(int argc, char** argv) {
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   CLI::App app{"Pipeline-parallel training: schedules as data, proved, simulated, drawn and run"};
   app.name("millrace");
-  app.set_version_flag(
-      "--version",
-      "millrace " MILLRACE_VERSION ", compiled by " + compiled_code() + ", products by " +
-          product_libraries() + libraries_of_engines(),
-      "Print the version and exit");
+  app.set_version_flag("--version",
+                       "millrace " MILLRACE_VERSION ", compiled by " + compiled_code() +
+                           ", products by " + product_libraries() + libraries_of_engines(),
+                       "Print the version and exit");
   app.require_subcommand(1);
   add_list(app);
   add_train(app);

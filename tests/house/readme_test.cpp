@@ -37,6 +37,7 @@ const std::vector<OnlyParsed> kOnlyParsed = {
     {"./run ", "builds the project, or runs its tests; .ci/run does both"},
     {"cmake ", "builds the project; tests/consumer installs and uses it"},
     {"apt-get ", "installs packages"},
+    {"pip install ", "compiles everything; .ci/run builds and installs the wheel"},
     {"srun ", "needs SLURM; tests/engines has it"},
     {"mpirun ", "needs MPI; tests/engines has it"},
     {"build/", "programs of a finished build"},

@@ -15,6 +15,8 @@ FAMILIES = {
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**_GROUPED)),
     "llama tied": lambda: transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**{**_GROUPED, "tie_word_embeddings": True})),
+    "llama dynamic": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        **{**_GROUPED, "max_position_embeddings": 8}, rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=1e4))),
     "qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**_GROUPED, **_WINDOW)),
     "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**_GROUPED, head_dim=8)),
     "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**_GROUPED, sliding_window=5)),

@@ -195,6 +195,38 @@ def test_a_batch_of_a_tokenizer_and_targets_apart_are_the_same():
     assert reports[0] == reports[1]
 
 
+def test_fit_takes_loaders_and_datasets_of_dicts_and_resumes_in_other_ranks(tmp_path):
+    samples = [{name: one[at] for name, one in batch.items()} for batch in batches("gpt2", padded=True) for at in range(8)]
+    loader = torch.utils.data.DataLoader(samples, 8, collate_fn=transformers.default_data_collator)
+
+    def pipeline(ranks, **options):
+        model = made("gpt2")
+        return millrace.torch.from_transformers(model, optimizer=torch.optim.AdamW(model.parameters(), 1e-2), ranks=ranks,
+                                                micro_batches=MICRO_BATCHES, save_folder=tmp_path, **options)
+
+    trained = pipeline(2, clip_norm=1.0)
+    report = trained.fit(loader, validation=loader)
+    reference = made("gpt2")
+    weights = plain(reference, list(loader)).weights()
+    require_equal({name: trained.state_dict()[name] for name in weights}, weights)
+    expected = [float(reference(**batch).loss.detach()) * counted(reference, batch["labels"]) for batch in loader]
+    weight = sum(counted(reference, batch["labels"]) for batch in loader)
+    assert report.validations[0].mean_loss == pytest.approx(sum(expected) / weight, rel=1e-5)
+    resumed = pipeline(4)
+    resumed.resume()
+    assert resumed.weights_hash() == trained.weights_hash()
+
+    class Samples(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(samples)
+
+        def __getitem__(self, at):
+            return samples[at]
+
+    again = resumed.fit(Samples(), batch_size=8, epochs=3, validation=loader)
+    assert again.samples == 48 and again.validations[-1].mean_loss < report.validations[0].mean_loss
+
+
 def test_stages_are_split_by_parameters_evenly_or_at_boundaries():
     def layers(split, ranks=2):
         model = made("llama")

@@ -61,14 +61,14 @@ class Data:
                 sampler.set_epoch(number)
             for at, batch in enumerate(self._data):
                 if at >= skip:
-                    yield (batch[0], batch[1]) if isinstance(batch, (tuple, list)) and len(batch) == 2 else (batch, None)
+                    yield as_pair(batch)
             return
         order = torch.randperm(self._size, generator=torch.Generator().manual_seed(self._seed + number))
         for part in order.split(self._batch_size)[skip:]:
             if is_pair(self._data):
                 yield rows(self._data[0], part), rows(self._data[1], part)
             else:
-                yield torch.utils.data.default_collate([self._data[int(at)] for at in part])
+                yield as_pair(torch.utils.data.default_collate([self._data[int(at)] for at in part]))
 
     def batches(self) -> Optional[int]:
         """In an epoch, where that is known."""
@@ -81,6 +81,11 @@ def is_pair(data: Any) -> bool:
     """(inputs, targets) with a row per sample."""
     return isinstance(data, tuple) and len(data) == 2 and all(
         hasattr(one, "shape") or isinstance(one, (tuple, dict)) for one in data)
+
+
+def as_pair(batch: Any) -> tuple[Any, Any]:
+    """A mini-batch as it was yielded: two things, or inputs that have their targets among them."""
+    return (batch[0], batch[1]) if isinstance(batch, (tuple, list)) and len(batch) == 2 else (batch, None)
 
 
 class Fit:
@@ -159,7 +164,7 @@ class Fit:
         batches = self._validation if not is_pair(self._validation) else [
             tuple(rows(one, slice(at, at + self._batch_size)) for one in self._validation)
             for at in range(0, rows_of(self._validation[0]), self._batch_size)]
-        for inputs, targets in batches:
+        for inputs, targets in map(as_pair, batches):
             score = self._of.evaluate(inputs, targets)
             total, weight = total + score.loss_sum, weight + score.loss_weight
             right, samples = right + score.accuracy * score.loss_weight, samples + score.samples

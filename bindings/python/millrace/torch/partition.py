@@ -150,7 +150,7 @@ class Partition:
                               "callable that makes the module of a stage")
 
     def _stage(self, module: nn.Module, number: int) -> Stage:
-        return Stage(module, number, self.names, self._chained and number > 0, self._saved)
+        return Stage(module, number, self.names, self._chained, self._saved)
 
     def stage(self, replica: int, number: int) -> Stage:
         """Made now where the model is a callable, and for another replica."""

@@ -13,6 +13,7 @@ give the rest back after I.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
@@ -153,7 +154,8 @@ class _Plan:
 
 
 class SavedTensors:
-    """The tensors that the graph of one unit keeps, which it can give back one by one."""
+    """The tensors that the graph of one unit keeps, which it can give back one by one. The graph has to
+    be used before this is dropped: it knows this weakly, because the tensors know the graph."""
 
     def __init__(self) -> None:
         self.tensors: list[Gradient] = []
@@ -161,21 +163,28 @@ class SavedTensors:
 
     def hooks(self) -> Any:
         """Around the forward pass."""
-        return torch.autograd.graph.saved_tensors_hooks(self._put, self._open)
+        self_of = weakref.ref(self)
 
-    def _put(self, tensor: torch.Tensor) -> int:
-        self.tensors.append(tensor)
-        return len(self.tensors) - 1
+        def put(tensor: torch.Tensor) -> int:
+            tensors = self_of().tensors
+            tensors.append(tensor)
+            return len(tensors) - 1
 
-    def _open(self, number: int) -> torch.Tensor:
-        self.opened.add(number)
-        tensor = self.tensors[number]
-        assert tensor is not None, "the second half of a backward pass opened another tensor than before"
-        return tensor
+        def get(number: int) -> torch.Tensor:
+            saved = self_of()
+            assert saved is not None, "the graph of a micro-batch was used after its last pass"
+            saved.opened.add(number)
+            tensor = saved.tensors[number]
+            assert tensor is not None, "the second half of a backward pass opened another tensor than before"
+            return tensor
+
+        return torch.autograd.graph.saved_tensors_hooks(put, get)
 
     def keep(self, numbers: set[int]) -> None:
         """Gives the others back."""
-        self.tensors = [tensor if number in numbers else None for number, tensor in enumerate(self.tensors)]
+        for number in range(len(self.tensors)):
+            if number not in numbers:
+                self.tensors[number] = None
 
 
 class Learned:
@@ -237,7 +246,7 @@ class SplitBackward:
         if self._saved is not None:
             if self._plan.opened is None:
                 self._plan.opened = self._saved.opened
-            self._saved.tensors = []
+            self._saved.tensors.clear()
         self._nodes, self._clamps = [], {}
 
 

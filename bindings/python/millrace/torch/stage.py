@@ -120,16 +120,22 @@ class ModuleStage:
         self._run, self._device = run, self.device
 
     @property
-    def device(self) -> torch.device:
-        """Where its parameters are."""
+    def device(self) -> torch.device | None:
+        """Where its parameters are; without any it works where its inputs are."""
         for module in self.modules:
             for tensor in (*module.parameters(), *module.buffers()):
                 return tensor.device
-        return torch.device("cpu")
+        return None
+
+    def _device_of(self, unit: int, given: tuple[torch.Tensor | None, ...]) -> torch.device:
+        leaves = given if self.number else tree_leaves(self._run.inputs[unit])
+        return next((one.device for one in leaves if isinstance(one, torch.Tensor)), torch.device("cpu"))
 
     # The five methods that the core calls.
 
     def forward(self, unit: int, recomputes: bool, *given: torch.Tensor | None) -> Tensors:
+        if self._device is None:
+            self._device = self._device_of(unit, given)
         with self._pass("F", unit):
             if not self._run.training:
                 return self._evaluate(unit, given)
@@ -237,8 +243,9 @@ class ModuleStage:
     def _value(self, unit: int, arguments: tuple[Any, ...]) -> Any:
         if self.number == 0:
             positional, named = self._run.inputs[unit]
-            return self.call(*[_moved(one, self._device) for one in positional],
-                             **{name: _moved(one, self._device) for name, one in named.items()})
+            arguments = tuple([_moved(one, self._device) for one in positional])
+            if named:
+                return self.call(*arguments, **{name: _moved(one, self._device) for name, one in named.items()})
         if self._chained and len(arguments) > 1:
             return self.call(arguments)
         return self.call(*arguments)
@@ -340,7 +347,7 @@ class ModuleStage:
 
     def _seeded(self, unit: int) -> AbstractContextManager[Any]:
         """Stages that draw random numbers take turns where they share a process."""
-        if self.draws is False or not self._run.training:
+        if self.draws is False or not self._run.training or self._device.type == "meta":
             return nullcontext()
         return self._drawn(unit)
 
@@ -350,16 +357,25 @@ class ModuleStage:
             seed(self._run.step, self._run.first_unit + unit, self.number, self._run.seed)
             before = generator_state() if self.draws is None else None
             yield
-            if before is not None and all(not parameter.is_meta for m in self.modules for parameter in m.parameters()):
+            if before is not None:
                 self.draws = generator_state() != before
 
 
-def generator_state() -> bytes:
-    """Of PyTorch's default generator on the CPU, which GPUs are seeded with."""
-    states = [torch.get_rng_state()]
-    if torch.cuda.is_available():
-        states.append(torch.cuda.get_rng_state())
-    return b"".join(state.numpy().tobytes() for state in states)
+class _GeneratorState:
+    """Compares states of PyTorch's default generators, which are bytes on the host on every device."""
+
+    def __init__(self) -> None:
+        self._states = [torch.get_rng_state()]
+        if torch.cuda.is_available():
+            self._states.append(torch.cuda.get_rng_state())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _GeneratorState) and all(map(torch.equal, self._states, other._states))
+
+
+def generator_state() -> _GeneratorState:
+    """Of the CPU and the current GPU."""
+    return _GeneratorState()
 
 
 def _leaf(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
