@@ -43,7 +43,6 @@ const std::vector<OnlyParsed> kOnlyParsed = {
     {"build/", "programs of a finished build"},
     {"tests/", "sanitizer builds take minutes"},
     {"PYTHONPATH=", "needs the binding; tests/python has it"},
-    {"pip install ", "builds a wheel; tests/wheel installs it"},
     {"python3 examples/", "needs the binding; tests/torch runs the scripts"},
     {"millrace worker ", "needs two machines; tests/cli has two workers on one"},
     {"millrace launch -n 4 -- python3 ", "needs the binding; tests/python has it"},
