@@ -163,7 +163,7 @@ void expect_excerpt(const Block& block, const fs::path& folder, const std::strin
 /// Blocks that another test reads, by file and language.
 const std::map<std::pair<std::string, std::string>, std::string> kReadElsewhere = {
     {{"scheduler/README.md", "json"}, "tests/plan/readme_files_test.cpp"},
-    {{"bindings/python/README.md", "diff"}, "tests/python/test_torch_examples.py"},
+    {{"bindings/python/README.md", "diff"}, "tests/torch/test_scripts.py"},
     {{"bindings/python/README.md", "python"}, "tests/python/test_readme.py"},
 };
 
