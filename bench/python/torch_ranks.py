@@ -1,7 +1,6 @@
-#!/usr/bin/python3
 # How much faster are two processes of a pipeline than PyTorch in one: a GPT of 32 micro-batches a step, alone by backward()
 # and under `millrace launch -n 2`. Run without arguments it measures both, in turns.
-# PYTHONPATH=build/release/python bench/python/torch_ranks.py [MILLRACE]
+# PYTHONPATH=build/release/python build/pytorch/bin/python bench/python/torch_ranks.py [MILLRACE]
 import json
 import os
 import statistics
@@ -9,11 +8,10 @@ import subprocess
 import sys
 import time
 
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 from torch import nn
 
-import millrace
 import millrace.torch
 
 MICRO_BATCHES, SAMPLES, WIDTH, HEADS, PLACES, WORDS, STEPS, ROUNDS = 32, 2, 128, 4, 64, 256, 4, 3
@@ -70,8 +68,10 @@ def plain():
 
 
 def in_ranks(schedule):
-    pipeline = millrace.torch.Pipeline(model(), loss=nn.CrossEntropyLoss(), ranks=2, micro_batches=MICRO_BATCHES,
-                                       schedule=schedule, cut=[0, 5, 11], optimizer=millrace.AdamW(1e-3))
+    trained = model()
+    pipeline = millrace.torch.Pipeline(trained, loss=nn.CrossEntropyLoss(), ranks=2, micro_batches=MICRO_BATCHES,
+                                       schedule=schedule, split=[0, 5, 11],
+                                       optimizer=torch.optim.AdamW(trained.parameters()))
     return lambda tokens: pipeline.step(tokens, tokens)
 
 

@@ -1,4 +1,4 @@
-# The Python of bindings/python/README.md, block after block; test_torch_examples.py has the blocks of PyTorch.
+# The Python of bindings/python/README.md, block after block; tests/torch/test_readme.py has that of PyTorch.
 import pathlib
 import re
 
