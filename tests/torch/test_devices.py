@@ -75,8 +75,8 @@ def test_every_schedule_steps_on_meta(executor, monkeypatch, actions):
     for at, schedule in enumerate(SCHEDULES):
         name = ("mlp", "gpt", "pair")[at % 3]
         pipeline = pipeline_on("meta", name, program_of(schedule, 2), executor, recompute=at % 2 == 1)
-        before = torch.get_rng_state()
-        reports = [pipeline.step(*CASES[name].batch()) for _ in range(STEPS)]
+        batch, before = CASES[name].batch(), torch.get_rng_state()
+        reports = [pipeline.step(*batch) for _ in range(STEPS)]
         assert torch.equal(before, torch.get_rng_state()) and not any(report.skipped for report in reports)
         assert all(parameter.is_meta for parameter in pipeline.model.parameters())
     assert len(SCHEDULES) == 23
