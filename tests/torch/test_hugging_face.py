@@ -188,10 +188,12 @@ def test_a_batch_of_a_tokenizer_and_targets_apart_are_the_same():
     for batch in batches("llama", padded=True)[:1]:
         for arguments in ((transformers.BatchEncoding(batch),), (without_labels(batch), batch["labels"])):
             model = made("llama")
-            pipeline = millrace.torch.from_transformers(model, optimizer=torch.optim.SGD(model.parameters(), 0.1), ranks=2)
+            pipeline = millrace.torch.from_transformers(model, optimizer=torch.optim.AdamW(model.parameters(), 0.01), ranks=2)
             reports.append(pipeline.step(*arguments).mean_loss)
             score = pipeline.evaluate(*arguments)
-            assert 0 <= score.accuracy <= 1 and score.loss_weight == counted(model, batch["labels"])
+            right = pipeline.predict(*arguments[:1])[:, :-1].argmax(-1) == batch["labels"][:, 1:]
+            assert score.loss_weight == counted(model, batch["labels"])
+            assert score.accuracy == pytest.approx(int(right.sum()) / score.loss_weight) and score.accuracy > 0
     assert reports[0] == reports[1]
 
 
@@ -228,18 +230,19 @@ def test_fit_takes_loaders_and_datasets_of_dicts_and_resumes_in_other_ranks(tmp_
 
 
 def test_stages_are_split_by_parameters_evenly_or_at_boundaries():
-    def layers(split, ranks=2):
+    def layers(ranks, **split):
         model = made("llama")
         pipeline = millrace.torch.from_transformers(model, optimizer=torch.optim.SGD(model.parameters(), 0.1), ranks=ranks,
-                                                    split=split)
+                                                    **split)
         stages = [pipeline._partition.stage(0, number).parameters for number in range(ranks)]
         assert sum(map(len, stages)) == len(list(model.parameters()))
         return [len({name.split(".")[2] for name in stage if ".layers." in name}) for stage in stages]
 
-    assert layers("parameters") == layers("even") == [2, 2]
-    assert layers([1]) == [0, 4] and layers([2]) == [1, 3]
+    assert layers(4) == layers(4, split="parameters") == [1, 1, 1, 1]
+    assert layers(4, split="even") == [1, 2, 1, 0]
+    assert layers(2, split=[1]) == [0, 4] and layers(2, split=[2]) == [1, 3]
     with pytest.raises(millrace.InvalidArgument, match="the model has 6 modules; the schedule has 7 stages"):
-        layers("even", ranks=7)
+        layers(7)
 
 
 def test_dropout_is_the_same_for_every_schedule():
