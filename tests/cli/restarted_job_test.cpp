@@ -196,7 +196,7 @@ TEST(RestartedJob, RankKilledAfterTheResult_PrintsNoSecond) {
 }
 
 /// Rank 1 ends when it has said that it is done, while rank 0 works on the result or prints it.
-TEST(RestartedJob, OtherRankKilledAtTheEnd_PrintsOneResult) {
+TEST(RestartedJob, RankKilledAtTheEnd_PrintsOneResult) {
   const Folder folder("restarted");
   for (int round = 0; round < 8; ++round) {
     Command command("launch -n 2 --restarts 3 --log-dir LOGS -- " + train(4) + " --save " +

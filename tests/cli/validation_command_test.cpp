@@ -129,7 +129,7 @@ nlohmann::json figures_of(nlohmann::json run) {
           {"stopped", run["stopped_early"]}};
 }
 
-TEST_F(ValidationCommand, GridsOverEveryTransport_HaveTheFiguresOfOneProcess) {
+TEST_F(ValidationCommand, GridsOverTransports_HaveFiguresOfOneProcess) {
   const std::string tree = "-p 2 --accumulate-order tree ";
   const auto one = figures_of(stopped("one", "train -m 4 " + tree));
   EXPECT_EQ(figures_of(stopped("passes", "train -m 2 --accumulate 2 " + tree)), one);

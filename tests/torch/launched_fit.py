@@ -65,7 +65,7 @@ def train(folder: str, *words: str, schedule: str = SCHEDULE) -> dict:
         stop_at(what, int(step), pipeline)
     report = pipeline.fit(data(), epochs=4, batch_size=32, steps=int(options["steps"]) if "steps" in options else None,
                           validation=0.1, validate_every=3, keep_best="loss",
-                          early_stopping=int(options.get("patience", 0)), min_delta=float(options.get("delta", 0)), save_every=4)
+                          early_stopping=int(options.get("early_stopping", 0)), min_delta=float(options.get("delta", 0)), save_every=4)
     return {"resumed": str(resumed), "steps": pipeline.mini_batches, "updates": pipeline.global_step,
             "hash": pipeline.weights_hash(), "epochs": [one.mean_loss for one in report.epochs],
             "validations": [[one.step, one.mean_loss, one.is_best] for one in report.validations],

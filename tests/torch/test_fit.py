@@ -86,11 +86,11 @@ def test_another_optimizer_than_the_checkpoint_s_is_a_mismatch(tmp_path):
 
 
 def test_early_stopping_ends_fit_and_says_why(tmp_path):
-    ended = train(tmp_path / "run", "patience=2", "delta=10")
+    ended = train(tmp_path / "run", "early_stopping=2", "delta=10")
 
     assert ended["steps"] == 9
     assert ended["early_stop"].startswith("validation loss did not improve by 10 in 2 validations")
-    again = train(tmp_path / "run", "patience=2", "delta=10", "resume")
+    again = train(tmp_path / "run", "early_stopping=2", "delta=10", "resume")
     assert again["steps"] == 9
 
 

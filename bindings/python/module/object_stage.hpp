@@ -2,9 +2,11 @@
 // whatever device they are. millrace.torch is made of such stages.
 #pragma once
 
+#include <memory>
 #include <pybind11/pybind11.h>
 
 #include "millrace/stages/stage.hpp"
+#include "millrace/transport/endpoint.hpp"
 
 namespace millrace::python {
 
@@ -40,5 +42,12 @@ class ObjectStage final : public StageBody {
   py::object stage_;
   bool splits_;
 };
+
+/// Decorates an endpoint, which must outlive it. `pack(objects)` returns arrays of bytes for a
+/// message, `unpack(arrays)` its objects; collectives pass as they are. It takes the interpreter's
+/// lock by itself. Needs the lock.
+[[nodiscard]] std::unique_ptr<Endpoint> object_endpoint(Endpoint& inner,
+                                                        py::object pack,
+                                                        py::object unpack);
 
 }  // namespace millrace::python

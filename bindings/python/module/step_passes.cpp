@@ -13,7 +13,6 @@
 #include "module/bindings.hpp"
 #include "module/launched.hpp"
 #include "module/let_go.hpp"
-#include "module/object_endpoint.hpp"
 #include "module/object_stage.hpp"
 #include "module/tensors.hpp"
 
@@ -50,7 +49,7 @@ class Passes {
              " processes were launched; launch -n must be a multiple of the ranks";
     });
     if (world > 1) {
-      endpoint_ = std::make_unique<ObjectEndpoint>(self_->joined().endpoint(), pack, unpack);
+      endpoint_ = object_endpoint(self_->joined().endpoint(), pack, unpack);
       position_ = GridPosition(*endpoint_, Grid(world / shape_.ranks, shape_.ranks));
     }
     for (int replica = 0; replica < shape_.replicas(); ++replica)
@@ -103,7 +102,7 @@ class Passes {
 
   std::shared_ptr<Launched> self_;
   Shape shape_;
-  std::unique_ptr<ObjectEndpoint> endpoint_;
+  std::unique_ptr<Endpoint> endpoint_;
   GridPosition position_;
   Bodies bodies_;
   std::vector<HostedStage> hosted_;

@@ -31,7 +31,7 @@ def accumulate(roots: Sequence[Root], gradients: Sequence[torch.Tensor], inputs:
 
 
 def _captured(roots: Sequence[Root], gradients: Sequence[torch.Tensor], inputs: Sequence[Root]) -> tuple[Gradient, ...]:
-    """autograd.grad(), likewise. The graph stays."""
+    """As autograd.grad(). The graph stays."""
     return _engine_run_backward(tuple(roots), tuple(gradients), True, False, tuple(inputs), allow_unreachable=True,
                                 accumulate_grad=False)
 
