@@ -229,6 +229,14 @@ def test_fit_takes_loaders_and_datasets_of_dicts_and_resumes_in_other_ranks(tmp_
     assert again.samples == 48 and again.validations[-1].mean_loss < report.validations[0].mean_loss
 
 
+def test_a_second_pipeline_of_a_tied_model_finds_it_tied_again():
+    first, again, data = made("gpt2"), made("gpt2"), batches("gpt2", padded=False)
+    piped(first, data, ranks=2)
+    piped(again, data[:0], ranks=4)
+    got, _ = piped(again, data, ranks=2)
+    require_equal(got.weights(), {name: first.state_dict()[name] for name in got.named})
+
+
 def test_stages_are_split_by_parameters_evenly_or_at_boundaries():
     def layers(ranks, **split):
         model = made("llama")

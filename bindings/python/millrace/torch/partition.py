@@ -108,6 +108,7 @@ class Partition:
         if modules is None:
             self._make = model
             return
+        _tie_again(modules)
         self._own_module = model if isinstance(model, nn.Module) and not is_pipe(model) else None
         wholes = [one.part for one in modules] if is_pipe(model) else [self._own_module or nn.ModuleList(modules)]
         for whole in wholes:
@@ -239,11 +240,19 @@ class Partition:
                         raise InvalidArgument(f"stages {home} and {number} share '{name}': tie=True trains it as one "
                                               "weight; or split the model so that one stage has both")
                     alias = aliases.setdefault((id(parameter), number), _alias(parameter))
+                    alias.tied_to = parameter
                     self.names[id(alias)] = name
                     owner._parameters[key] = alias
                     places = self.shared.setdefault(name, [(0, home)])
                     if (0, number) not in places:
                         places.append((0, number))
+
+
+def _tie_again(modules: list[nn.Module]) -> None:
+    """Takes out the parameters that an earlier Pipeline of the same model put in by _untie()."""
+    for module in modules:
+        for owner in module.modules():
+            owner._parameters.update({key: one.tied_to for key, one in owner._parameters.items() if hasattr(one, "tied_to")})
 
 
 def _natural(name: str) -> list[Any]:
