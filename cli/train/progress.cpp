@@ -48,7 +48,7 @@ Progress::Progress(std::ostream& stream, ProgressOptions options)
       began_(options_.now()),
       drawn_(began_ - kSecondsBetweenLines) {}
 
-/// The terminal's last column stays free: some begin a new line behind it.
+/// The terminal's last column stays free: some begin a new line after it.
 std::size_t Progress::columns() const {
   constexpr std::size_t kOfFile = 100;
   return options_.columns > 1 ? options_.columns - 1 : kOfFile;
