@@ -58,7 +58,7 @@ std::unique_ptr<CheckpointFolder> awaited(const SaveOptions& options,
   try {
     if (group.rank() == 0 && files.exists(folder->root())) {
       holder = folder->lock("that resumes", options.lock_wait);
-      if (holder.empty()) folder->prepare();  // a finished run saves no more, which would do it
+      if (holder.empty()) folder->clear();  // a finished run saves no more, which would do it
     }
   } catch (const StorageError&) {
     holder.clear();

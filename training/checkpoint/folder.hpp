@@ -48,7 +48,9 @@ class CheckpointFolder {
   void probe(int process, std::uint64_t bytes);
 
   void make() { files_.make_folder(root_); }
-  /// Makes the folder and removes what an earlier run left unfinished. Throws StorageError.
+  /// Removes what an earlier run left unfinished. Throws StorageError.
+  void clear() { sweep(); }
+  /// Makes the folder and clears it. Throws StorageError.
   void prepare();
 
   /// Where the files of a checkpoint are put before it is finished. Any process makes it.
