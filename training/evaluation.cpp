@@ -109,8 +109,8 @@ bool Trainer::State::evaluate(const Dataset& data,
                               const Pause& stops) {
   require(batch_size >= 0,
           "the batch size must be at least 0 (as in training), got " + std::to_string(batch_size));
-  // By default the micro-batches are those of training: figures have the same bits for any number of
-  // data-parallel replicas and passes that have a part of a mini-batch each.
+  // By default the micro-batches are those of training: figures have the same bits for any number
+  // of data-parallel replicas and passes that have a part of a mini-batch each.
   const int micro = batch_size == 0 ? micro_batches() : shape.micro_batches;
   if (batch_size == 0) batch_size = options.fit.batch_size;
   if (!stops) agree_on_data(group, data, batch_size);  // else fit() has
