@@ -385,6 +385,10 @@ class Trainer:
     def timeline(self) -> list[npt.NDArray[np.float64]]: ...
 
 class Label:
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
     Settings: Label
     Data: Label
     Loss: Label

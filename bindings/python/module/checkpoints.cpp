@@ -223,12 +223,21 @@ void bind_checkpoints(py::module_& module) {
       .def("lock", &Folder::lock, "job"_a, "seconds"_a, "Empty, or the job that saves there.")
       .def("unlock", [](Folder& self) { self.folder().unlock(); })
       .def("prepare", [](Folder& self) { self.folder().prepare(); })
-      .def("probe",
-           [](Folder& self, int process, std::uint64_t bytes) {
-             self.folder().probe(process, bytes);
-           })
-      .def("begin", [](Folder& self, std::int64_t step) { return self.folder().begin({step}); })
-      .def("abandon", [](Folder& self, std::int64_t step) { self.folder().abandon({step}); })
+      .def(
+          "probe",
+          [](Folder& self, int process, std::uint64_t bytes) {
+            self.folder().probe(process, bytes);
+          },
+          "process"_a,
+          "bytes"_a)
+      .def(
+          "begin",
+          [](Folder& self, std::int64_t step) { return self.folder().begin({step}); },
+          "step"_a)
+      .def(
+          "abandon",
+          [](Folder& self, std::int64_t step) { self.folder().abandon({step}); },
+          "step"_a)
       .def("write", &Folder::write, "path"_a, "bytes"_a)
       .def("commit",
            &Folder::commit,
