@@ -35,7 +35,7 @@ def _variables(folder: str) -> dict[str, str]:
     shared = os.environ.get("LOCAL_WORLD_SIZE") == str(world)
     if rank == 0:
         store.set("job", str(secrets.randbelow(2**62)))
-        store.set("rendezvous", f"ipc://{folder}/rendezvous" if shared else f"tcp://{_address()}:{_free_port()}")
+        store.set("rendezvous", f"ipc://{folder}/rendezvous" if shared else f"tcp://{_host()}:{_free_port()}")
         if not shared:
             from .._millrace import make_keys
 
@@ -50,11 +50,11 @@ def _variables(folder: str) -> dict[str, str]:
         path = f"{folder}/keys-{rank}"
         with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(store.get(f"keys-{rank}").decode())
-        told |= {"KEYS": path, "INTERFACE": _address()}
+        told |= {"KEYS": path, "INTERFACE": _host()}
     return {f"MILLRACE_{name}": value for name, value in told.items()}
 
 
-def _address() -> str:
+def _host() -> str:
     """The address of this host that reaches torchrun's store."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         line.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
@@ -63,5 +63,5 @@ def _address() -> str:
 
 def _free_port() -> int:
     with socket.socket() as line:
-        line.bind((_address(), 0))
+        line.bind((_host(), 0))
         return line.getsockname()[1]
