@@ -14,6 +14,7 @@
 #include "cli/vocabulary.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/costs.hpp"
+#include "millrace/scheduler/plan/rank_traces.hpp"
 #include "millrace/training/dataset.hpp"
 
 namespace millrace::cli {
@@ -25,7 +26,10 @@ using Text = const std::string&;
 struct ImportArguments {
   std::vector<std::string> traces;
   TraceCostOptions options;
+  bool named = false;        ///< by patterns
+  bool v_placement = false;  ///< of Primus' chunks
   std::string out = "-";
+  std::string trace;
 };
 
 StageOf stage_of(Text word) {
@@ -51,27 +55,37 @@ void print(const TraceCosts::Seen& seen, const Costs& file) {
 
 void run(const ImportArguments& arguments) {
   if (arguments.out != "-") require_writable("--out", arguments.out);
+  if (!arguments.trace.empty()) require_writable("--trace", arguments.trace);
   TraceCosts costs(arguments.options);
+  RankTraces ranks(arguments.v_placement);
   PlanProgress progress("import");
   std::string cut;
   for (const std::string& path : arguments.traces) {
     progress.at("reading " + path);
     const std::vector<std::uint8_t> bytes = millrace::read_file(path, kTraceLimit);
-    const auto fault = costs.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    if (fault) throw DataError(path + ":" + to_string(*fault));
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const bool of_rank = !arguments.named && ranks.add(text);
+    const auto fault = costs.add(text);
+    if (fault && !of_rank) throw DataError(path + ":" + to_string(*fault));
     if (const auto events = costs.cut_after())
       cut += "millrace: " + path + " ends within its list of events: read to the last whole one, " +
              std::to_string(*events) + " in all\n";
   }
+  if (!ranks.empty()) static_cast<void>(costs.add(ranks.trace(false)));
+  require(arguments.trace.empty() || !ranks.empty(),
+          "--trace: needs traces of PyTorch's pipeline engine or of Primus");
   const Costs file = costs.costs();
   const std::string text = write_costs(file);
   progress.end();
   std::cerr << cut;
   print(costs.seen(), file);
-  write_files({{"--out", arguments.out, text}});
+  std::vector<OutputFile> files = {{"--out", arguments.out, text}};
+  if (!arguments.trace.empty()) files.push_back({"--trace", arguments.trace, ranks.trace(true)});
+  write_files(files);
 }
 
-void add_patterns(CLI::App& subcommand, TracePatterns& patterns) {
+void add_patterns(CLI::App& subcommand, ImportArguments& arguments) {
+  TracePatterns& patterns = arguments.options.patterns;
   for (const auto& [option, pattern, what] :
        {std::tuple{"--forward", &patterns.forward, "Names of the events that are an F"},
         {"--backward", &patterns.backward, "Names of the events that are a full backward B"},
@@ -79,7 +93,12 @@ void add_patterns(CLI::App& subcommand, TracePatterns& patterns) {
         {"--weight", &patterns.weight, "Names of the events that are a W"}})
     subcommand
         .add_option_function<std::string>(
-            option, [target = pattern](Text text) { *target = text; }, what)
+            option,
+            [&arguments, target = pattern](Text text) {
+              *target = text;
+              arguments.named = true;
+            },
+            what)
         ->type_name("PATTERN");
 }
 
@@ -87,17 +106,21 @@ void add_patterns(CLI::App& subcommand, TracePatterns& patterns) {
 
 void add_import(CLI::App& app) {
   CLI::App* subcommand = app.add_subcommand(
-      "import", "Make a cost file from a Chrome, Perfetto or PyTorch (Kineto) trace");
+      "import", "Make a cost file from a Chrome, Perfetto, PyTorch (Kineto) or Primus trace");
   auto arguments = std::make_shared<ImportArguments>();
   subcommand->footer(
       "A pattern is the name of an event, with {stage}, {micro_batch} and {slice} where a number\n"
       "stands, * for anything, | between alternatives: --forward 'Forward {micro_batch}'. Left "
       "out,\n"
-      "they are the names of millrace's own traces, '{stage}F{micro_batch}'. A time is the median\n"
-      "per op and stage; of names that Kineto gives for host and device, the device's count.");
+      "they are the names of millrace's own traces, '{stage}F{micro_batch}', of PyTorch's "
+      "pipeline\n"
+      "engine (one file per rank, in order) and of Primus (pp_rank_N.json in order, config.json). "
+      "A\n"
+      "time is the median per op and stage; of names that Kineto gives for host and device, the\n"
+      "device's count.");
   subcommand->add_option("traces", arguments->traces, "Trace files, JSON or gzipped JSON")
       ->required();
-  add_patterns(*subcommand, arguments->options.patterns);
+  add_patterns(*subcommand, *arguments);
   subcommand
       ->add_option_function<std::string>(
           "--stage-from",
@@ -119,6 +142,14 @@ void add_import(CLI::App& app) {
   subcommand
       ->add_option("--out", arguments->out, "Write the cost file there (default: standard output)")
       ->type_name("FILE");
+  subcommand
+      ->add_option("--trace",
+                   arguments->trace,
+                   "Write the last step of all ranks as one trace, for millrace compare PLAN FILE")
+      ->type_name("FILE");
+  subcommand->add_flag("--v-placement",
+                       arguments->v_placement,
+                       "Primus' chunk 1 of rank r is stage 2p-1-r (a V), not p + r (a loop)");
   subcommand->callback([arguments] { run(*arguments); });
 }
 

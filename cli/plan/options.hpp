@@ -16,6 +16,7 @@
 #include "millrace/scheduler/plan/costs.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
+#include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace::cli {
 
@@ -37,6 +38,7 @@ struct PlanOptions {
   double jitter = 0;
   std::uint64_t seed = 1;
 
+  std::optional<CsvEngine> engine;  ///< for which --csv is written; unset: as the program stands
   std::optional<std::string> csv, svg, html, trace, plan;  ///< paths; empty = standard output
   bool json = false;
 };

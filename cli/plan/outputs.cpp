@@ -6,6 +6,7 @@
 #include "cli/plan/options.hpp"
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/draw.hpp"
+#include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 
 namespace millrace::cli {
@@ -36,6 +37,13 @@ std::vector<Drawing> with_other_counts(const std::string& subject, PlanOptions o
     }
   }
   return others;
+}
+
+/// PyTorch scales gradients at the REDUCE_GRAD of a stage; it adds those of a file without
+/// messages.
+std::string csv_of(const PlanOptions& options, const Program& program) {
+  if (options.engine) return write_engine_csv(program, *options.engine).csv;
+  return write_csv(has_messages(program) ? insert_reductions(program, 2) : program);
 }
 
 bool on_standard_output(const std::optional<std::string>& path) {
@@ -75,7 +83,7 @@ std::vector<OutputFile> outputs(const PlanOptions& options,
                                 const Timeline& timeline,
                                 const std::string& subject) {
   std::vector<OutputFile> files;
-  if (options.csv) files.push_back({"--csv", *options.csv, write_csv(program)});
+  if (options.csv) files.push_back({"--csv", *options.csv, csv_of(options, program)});
   if (options.svg)
     files.push_back({"--svg", *options.svg, draw_svg(program, timeline, cost, program.name)});
   if (options.html)

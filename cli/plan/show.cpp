@@ -52,8 +52,18 @@ void print(const Program& program,
   std::cout << '\n' << draw_ascii(program, timeline, terminal());
 }
 
-void show(const std::string& subject, const PlanOptions& options) {
+/// The lines of another engine's configuration, where no file is printed.
+void print_settings(const Program& program, const PlanOptions& options) {
+  const bool named = options.csv && !options.csv->empty() && *options.csv != "-";
+  (prints_file(options) ? std::cerr : std::cout)
+      << write_engine_csv(program, *options.engine, named ? *options.csv : "schedule.csv").settings;
+}
+
+void show(const std::string& subject, PlanOptions options) {
+  if (options.engine && !options.csv) options.csv = "";
   check_outputs(options);
+  require(!options.engine || options.comms == Comms::None,
+          "--comms: leave it out with --for; PyTorch inserts sends and receives by itself");
   PlanProgress progress("show " + subject);
   progress.at("making the schedule");
   const Program program = program_of(subject, options);
@@ -64,7 +74,10 @@ void show(const std::string& subject, const PlanOptions& options) {
   progress.at("drawing");
   const std::vector<OutputFile> files = outputs(options, program, cost, timeline, subject);
   progress.end();
-  if (!prints_file(options)) print(program, graph, cost, timeline, options.comms != Comms::None);
+  if (options.engine)
+    print_settings(program, options);
+  else if (!prints_file(options))
+    print(program, graph, cost, timeline, options.comms != Comms::None);
   write_files(files);
 }
 
@@ -83,6 +96,13 @@ void add_show(CLI::App& app) {
   subcommand->add_option("schedule", *subject, "Name (millrace list), plan file or CSV file")
       ->required();
   add_plan_options(*subcommand, *options);
+  subcommand
+      ->add_option_function<std::string>(
+          "--for",
+          [options](const std::string& name) { options->engine = parse_csv_engine(name); },
+          "Write PyTorch's schedule CSV for torch, torchtitan or automodel, and print how to use "
+          "it; a schedule that the engine would run wrongly is rejected")
+      ->type_name("ENGINE");
   subcommand->callback([subject, options] { show(*subject, *options); });
 }
 

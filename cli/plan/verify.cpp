@@ -58,13 +58,6 @@ Program program_of(const std::string& subject, const VerifyArguments& arguments)
   return lowered;
 }
 
-bool has_messages(const Program& program) {
-  for (const auto& list : program.ranks)
-    for (const Action& action : list)
-      if (is_send(action.op) || is_receive(action.op)) return true;
-  return false;
-}
-
 std::string title_of(const Transport& transport) {
   if (transport.ordered) return "fifo";
   if (transport.kind == Transport::Kind::Rendezvous) return "rendezvous";

@@ -54,6 +54,22 @@ TEST_F(ImportCommand, OwnTrace_ReturnsItsCosts) {
   EXPECT_NEAR(makespan("--costs " + path("c.json")), makespan("--f 3,1,2 --i 2 --w 1.5"), 1e-9);
 }
 
+TEST_F(ImportCommand, TorchPipelineTraces_AreCompared) {
+  const std::string traces = MILLRACE_SOURCE_DIR "/tests/traces/zb-v-rank";
+  ASSERT_EQ(command("show zb-v -p 2 -m 4 --for torch --csv " + path("zb-v.csv")).code, 0);
+
+  const Ran ran = command("import " + traces + "0.json " + traces + "1.json --ranks 2 --trace " +
+                          path("run.json") + " --out " + path("c.json"));
+  const Ran compared =
+      command("compare " + path("zb-v.csv") + " " + path("run.json") + " --costs " + path("c.json"));
+
+  EXPECT_EQ(ran.text, "millrace: medians of 16 F 16 I 16 W over 4 stages and 4 micro-batches\n");
+  EXPECT_EQ(compared.code, 0) << compared.text;
+  EXPECT_THAT(compared.text, HasSubstr("between passes: dispatch, messages, waiting"));
+  EXPECT_THAT(command("import " + path("run.json") + " --trace " + path("again.json")).text,
+              HasSubstr("--trace: needs traces of PyTorch's pipeline engine or of Primus"));
+}
+
 TEST_F(ImportCommand, KinetoTracePerRank_IsRead) {
   write_kineto("rank0.json", 4711, 20, 40);
   write_kineto("rank1.json", 4700, 30, 50);

@@ -33,6 +33,8 @@ class Offers : public CommandTest {
     ASSERT_EQ(command("import " + path("trace.json") + " --out " + path("costs.json")).code, 0);
     write("old.csv", "0F0,0B0,0W0\n");
     write("job.toml", "epochs = 1\n");
+    write("torch.json",
+          R"({"traceEvents": [{"ph": "X", "name": "PP:0F0", "ts": 1, "dur": 2}]})");
     ASSERT_EQ(
         command("train --model mlp:64-8-8-8-10 --steps 1 -p 2 -m 2 --save " + path("saved")).code,
         0);
@@ -91,6 +93,7 @@ class Offers : public CommandTest {
             {"--seed", "1f1b --jitter 0.1 --seed 2"},
             {"--capacity", "1f1b --capacity 2"},
             {"--transport", "1f1b --transport fifo"},
+            {"--for", "1f1b --for torchtitan " + file("--csv")},
             {"--csv", "1f1b " + file("--csv")},
             {"--svg", "1f1b " + file("--svg")},
             {"--html", "1f1b " + file("--html")},
@@ -303,6 +306,8 @@ class Offers : public CommandTest {
               {"--category", trace + "--category compute"},
               {"--ranks", trace + "--ranks 1"},
               {"--forward-only", trace + "--forward-only"},
+              {"--v-placement", trace + "--v-placement"},
+              {"--trace", path("torch.json") + " --forward-only " + file("--trace")},
               {"--out", trace + file("--out")}}},
             {"split",
              {{"--ranks", costs},

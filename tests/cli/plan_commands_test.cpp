@@ -280,7 +280,7 @@ TEST_F(PlanCommands, BadInput_OneMessageAndExitCodeTwo) {
        "--weight_decay: not an option of train; did you mean --weight-decay"},
       {"simulate 1f1b --p 4", "--p: not an option of simulate; did you mean -p? See"},
       {"list --jsn", "--jsn: not an option of list; did you mean --json?"},
-      {"show 1f1b --frob", "--frob: not an option of show; see millrace show --help"},
+      {"show 1f1b --frobnicate", "--frobnicate: not an option of show; see millrace show --help"},
       {"show 1f1b extra", "extra: one argument too many for show; see millrace show --help"},
       {"simulate", "simulate needs a schedule; see millrace simulate --help"},
       {"compare", "compare needs schedules; see millrace compare --help"},

@@ -167,6 +167,7 @@ def test_a_transport_decides_whether_a_program_hangs():
         ["1RECV_F1", "1F1", "1RECV_F0", "1F0", "1B0", "1SEND_B0", "1B1", "1SEND_B1"]])
     assert crossing.verify() == []
     assert crossing.verify(transport=2) == []
+    assert [it.rule for it in crossing.verify(transport="fifo")] == [millrace.Rule.MESSAGES]
     for transport in (1, "rendezvous"):
         assert [it.rule for it in crossing.verify(transport=transport)] == [millrace.Rule.DEADLOCK]
 

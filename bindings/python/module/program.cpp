@@ -226,7 +226,18 @@ void bind_texts(ProgramClass& program) {
           "Reads a plan file or a CSV file, whichever it is.")
       .def("to_csv",
            &write_csv,
-           "PyTorch's schedule CSV. Raises InvalidArgument for what that cannot say.")
+           "PyTorch's schedule CSV, of the actions as they stand. Raises InvalidArgument for what "
+           "that cannot say.")
+      .def(
+          "to_pytorch_csv",
+          [](const Program& self, const std::string& engine) {
+            return write_engine_csv(self, parse_csv_engine(engine)).csv;
+          },
+          py::kw_only(),
+          "for_"_a = "torch",
+          "The passes as compute-only CSV for 'torch', 'torchtitan' or 'automodel', which insert "
+          "messages by themselves. Raises InvalidArgument, with a schedule that fits, where the "
+          "engine cannot run it or would compute wrong gradients.")
       .def("to_plan",
            &plan_text,
            py::kw_only(),

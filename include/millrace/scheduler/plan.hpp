@@ -11,6 +11,7 @@
 #include "millrace/scheduler/plan/parameters.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/program.hpp"
+#include "millrace/scheduler/plan/rank_traces.hpp"
 #include "millrace/scheduler/plan/search.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"

@@ -203,14 +203,14 @@ std::vector<Action> place_messages(const Program& program,
   return result;
 }
 
+}  // namespace
+
 bool has_messages(const Program& program) {
   for (const auto& list : program.ranks)
     for (const Action& action : list)
       if (is_send(action.op) || is_receive(action.op)) return true;
   return false;
 }
-
-}  // namespace
 
 Program insert_messages(Program program) {
   if (has_messages(program)) return program;

@@ -14,13 +14,6 @@ namespace millrace {
 
 namespace {
 
-bool has_messages(const Program& program) {
-  for (const auto& list : program.ranks)
-    for (const Action& action : list)
-      if (is_send(action.op) || is_receive(action.op)) return true;
-  return false;
-}
-
 /// Throws InvalidArgument unless every send has its receive.
 std::vector<plan::Channel> whole_channels(const Graph& graph) {
   auto channels = plan::channels(graph);

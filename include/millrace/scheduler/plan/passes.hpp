@@ -13,6 +13,9 @@ namespace millrace {
 class Graph;
 struct Timeline;
 
+/// Whether the program has a SEND or RECV. Cost: O(actions).
+[[nodiscard]] bool has_messages(const Program& program);
+
 /// Adds SEND and RECV pairs for every rank-crossing edge: the time at which a run with F = I = W =
 /// 1 produces a message places both ends, in one global order, so the result is deadlock-free even
 /// under strict rendezvous. A receive may stand ahead of its use; with those costs that delays

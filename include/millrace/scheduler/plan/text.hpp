@@ -70,6 +70,31 @@ struct CsvOptions {
 /// steps, a rank without action. Cost: O(actions).
 [[nodiscard]] std::string write_csv(const Program& program);
 
+/// An engine that runs PyTorch's schedule CSV: torch.distributed.pipelining, which takes any
+/// placement of stages, and two that derive the placement from the name of a schedule.
+enum class CsvEngine : std::uint8_t { Torch, Torchtitan, Automodel };
+
+/// "torch", "torchtitan" or "automodel". Throws InvalidArgument, with these, for another name.
+[[nodiscard]] CsvEngine parse_csv_engine(std::string_view name);
+
+/// A schedule for an engine, and the lines of the engine's configuration that use it.
+struct EngineCsv {
+  std::string csv;
+  std::string settings;
+};
+
+/// The passes of a program as compute-only CSV, in which PyTorch trains with right gradients; it
+/// inserts messages and reductions by itself, so those of the program are left out. `path` is the
+/// file's name in the settings. Throws InvalidArgument, with a schedule that fits, for
+/// - replicas, slices, edges, ties, recompute and programs without backward passes;
+/// - passes that verify rejects: missing, twice, or in an order that cannot run;
+/// - forward passes of the last stage that do not ascend;
+/// - with Torchtitan and Automodel a placement other than one stage per rank, a loop or a V.
+/// Cost: O(actions log actions).
+[[nodiscard]] EngineCsv write_engine_csv(const Program& program,
+                                         CsvEngine engine,
+                                         std::string_view path = "schedule.csv");
+
 /// Reads the actions of one rank, as a plan file has them: separated by spaces, joined by + when
 /// they are a pair, "0F0 0F1+0B0 0'F2.1". Throws InvalidArgument with the place of the first fault.
 /// Cost: O(length of the text). Thread-safety: pure function.
