@@ -22,12 +22,12 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kLong = "-- train --json --epochs 100000 --batch-size 64";
+constexpr const char* kLongRun = "-- train --json --epochs 100000 --batch-size 64";
 
 TEST(Launch, KilledRank_IsNamedAndAllEndSoon) {
   for (std::uint32_t round = 0; round < 3; ++round) {
     const std::uint32_t victim = random_below({.seed = 3}, round, 3);
-    Command command(std::string("launch -n 3 ") + kLong);
+    Command command(std::string("launch -n 3 ") + kLongRun);
     const auto workers = command.workers(3);
     ASSERT_EQ(workers.size(), 3U);
     command.await_training();
@@ -45,7 +45,7 @@ TEST(Launch, KilledRank_IsNamedAndAllEndSoon) {
 }
 
 TEST(Launch, StoppedRank_IsNamedWithItsAction) {
-  Command command(std::string("launch -n 3 --heartbeat-timeout 1.5 --grace 1 ") + kLong);
+  Command command(std::string("launch -n 3 --heartbeat-timeout 1.5 --grace 1 ") + kLongRun);
   const auto workers = command.workers(3);
   ASSERT_EQ(workers.size(), 3U);
   command.await_training();
@@ -80,7 +80,7 @@ TEST(Launch, OfAKilledRankNobodySpeaksThatHadFinished) {
 }
 
 TEST(Launch, ATerminatedLaunchEndsItsWorkersWithCode143) {
-  Command command(std::string("launch -n 2 ") + kLong);
+  Command command(std::string("launch -n 2 ") + kLongRun);
   const auto workers = command.workers(2);
   ASSERT_EQ(workers.size(), 2U);
   command.signal(SIGTERM);
@@ -92,7 +92,7 @@ TEST(Launch, ATerminatedLaunchEndsItsWorkersWithCode143) {
 
 TEST(Launch, AHangUpTerminatesItUnlessItWasIgnoredBefore) {
   for (const bool ignored : {false, true}) {
-    Command command(std::string("launch -n 2 ") + kLong, ignored ? "trap '' HUP; " : "");
+    Command command(std::string("launch -n 2 ") + kLongRun, ignored ? "trap '' HUP; " : "");
     const auto workers = command.workers(2);
     ASSERT_EQ(workers.size(), 2U);
     command.await_training();
@@ -107,7 +107,7 @@ TEST(Launch, AHangUpTerminatesItUnlessItWasIgnoredBefore) {
 
 TEST(Launch, IgnoredSignal_StillEndsWorkers) {
   for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
-    Command command(std::string("launch -n 2 --grace 20 ") + kLong, "trap '' INT TERM; ");
+    Command command(std::string("launch -n 2 --grace 20 ") + kLongRun, "trap '' INT TERM; ");
     const auto workers = command.workers(2);
     ASSERT_EQ(workers.size(), 2U);
     command.await_training();
@@ -128,7 +128,7 @@ TEST(Launch, IgnoredSigchld_StillSeesWorkersEnd) {
 }
 
 TEST(Launch, AKilledLaunchLeavesNeitherWorkersNorFiles) {
-  Command command(std::string("launch -n 3 ") + kLong);
+  Command command(std::string("launch -n 3 ") + kLongRun);
   const auto workers = command.workers(3);
   ASSERT_EQ(workers.size(), 3U);
   command.await_training();
@@ -146,7 +146,7 @@ TEST(Launch, KilledDuringStart_LeavesNothing) {
   ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   constexpr int kRounds = 60;
   for (int i = 0; i < kRounds; ++i) {
-    Command command(std::string("launch -n 2 --endpoint tcp ") + kLong);
+    Command command(std::string("launch -n 2 --endpoint tcp ") + kLongRun);
     const auto moment = Clock::now() + std::chrono::microseconds(300 * i);
     while (Clock::now() < moment) std::this_thread::yield();
     command.kill();
@@ -160,7 +160,7 @@ TEST(Launch, KilledDuringStart_LeavesNothing) {
 }
 
 TEST(Launch, Interrupted_EndsWith130WithoutResult) {
-  Command command(std::string("launch -n 2 ") + kLong);
+  Command command(std::string("launch -n 2 ") + kLongRun);
   const auto workers = command.workers(2);
   ASSERT_EQ(workers.size(), 2U);
   command.await_training();
