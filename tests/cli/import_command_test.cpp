@@ -60,8 +60,8 @@ TEST_F(ImportCommand, TorchPipelineTraces_AreCompared) {
 
   const Ran ran = command("import " + traces + "0.json " + traces + "1.json --ranks 2 --trace " +
                           path("run.json") + " --out " + path("c.json"));
-  const Ran compared =
-      command("compare " + path("zb-v.csv") + " " + path("run.json") + " --costs " + path("c.json"));
+  const Ran compared = command("compare " + path("zb-v.csv") + " " + path("run.json") +
+                               " --costs " + path("c.json"));
 
   EXPECT_EQ(ran.text, "millrace: medians of 16 F 16 I 16 W over 4 stages and 4 micro-batches\n");
   EXPECT_EQ(compared.code, 0) << compared.text;

@@ -33,8 +33,7 @@ class Offers : public CommandTest {
     ASSERT_EQ(command("import " + path("trace.json") + " --out " + path("costs.json")).code, 0);
     write("old.csv", "0F0,0B0,0W0\n");
     write("job.toml", "epochs = 1\n");
-    write("torch.json",
-          R"({"traceEvents": [{"ph": "X", "name": "PP:0F0", "ts": 1, "dur": 2}]})");
+    write("torch.json", R"({"traceEvents": [{"ph": "X", "name": "PP:0F0", "ts": 1, "dur": 2}]})");
     ASSERT_EQ(
         command("train --model mlp:64-8-8-8-10 --steps 1 -p 2 -m 2 --save " + path("saved")).code,
         0);

@@ -36,10 +36,11 @@ TEST_F(VerifyCommand, FifoTransport_SwappedMessagesAreFault) {
   EXPECT_EQ(right.code, 0);
   EXPECT_THAT(right.text, HasSubstr("rendezvous yes, capacity 1 yes, unbounded yes, fifo yes\n"));
   EXPECT_EQ(wrong.code, 1);
-  EXPECT_THAT(wrong.text,
-              StartsWith("rule 6 (messages), rank 1, action 8 (2RECV_B0): 2RECV_B0 receives message "
-                         "2 of rank 0 to rank 1, which is 0SEND_F2; its own, 3SEND_B0, is message "
-                         "3\naction |"));
+  EXPECT_THAT(
+      wrong.text,
+      StartsWith("rule 6 (messages), rank 1, action 8 (2RECV_B0): 2RECV_B0 receives message "
+                 "2 of rank 0 to rank 1, which is 0SEND_F2; its own, 3SEND_B0, is message "
+                 "3\naction |"));
   EXPECT_THAT(command("verify 1f1b --transport gloo").text,
               HasSubstr("--transport gloo: must be unbounded, rendezvous or fifo"));
 }

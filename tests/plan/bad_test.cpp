@@ -22,7 +22,8 @@ std::string text(const Violation& each) {
          each.message;
 }
 
-/// "# rendezvous", "# fifo", "# room SOURCE DESTINATION F|B DEPTH", "# memory LIMIT", "# weights W W ...".
+/// "# rendezvous", "# fifo", "# room SOURCE DESTINATION F|B DEPTH", "# memory LIMIT", "# weights W
+/// W ...".
 VerifyOptions options(const std::string& line, const Program& program) {
   VerifyOptions result;
   std::istringstream in(line);

@@ -17,9 +17,10 @@ Transport transport_of(const py::object& said) {
     return Transport::bounded(said.cast<int>());
   const std::string text = py::str(said);
   if (text == "fifo") return Transport::fifo();
-  require(text == "unbounded" || text == "rendezvous",
-          "transport is '" + text +
-              "'; known are 'unbounded', 'rendezvous', 'fifo' and a number of messages per channel");
+  require(
+      text == "unbounded" || text == "rendezvous",
+      "transport is '" + text +
+          "'; known are 'unbounded', 'rendezvous', 'fifo' and a number of messages per channel");
   return text == "rendezvous" ? Transport::rendezvous() : Transport::unbounded();
 }
 
@@ -176,7 +177,8 @@ void bind_checks(ProgramClass& program) {
            "costs"_a = py::none(),
            "loss_weights"_a = py::none(),
            "Every violation of the rules; an empty list means that the schedule is correct and "
-           "cannot hang on the transport: 'unbounded', 'rendezvous', 'fifo' (what a rank sends another "
+           "cannot hang on the transport: 'unbounded', 'rendezvous', 'fifo' (what a rank sends "
+           "another "
            "arrives in that order, without tags) or a number of messages per channel.")
       .def("simulate",
            &simulate_program,

@@ -117,14 +117,17 @@ std::string torch_settings(const Shape& shape, std::string_view path) {
   return text;
 }
 
+/// Of a flag of torchtitan.
+constexpr std::string_view kFlag = "--";
+
 std::string settings_of(const Shape& shape, CsvEngine engine, std::string_view path) {
   if (engine == CsvEngine::Torch) return torch_settings(shape, path);
   const bool titan = engine == CsvEngine::Torchtitan;
   constexpr std::string_view titan_lines =
-      "--parallelism.pipeline_parallel_degree {0}\n"
-      "--parallelism.pipeline_parallel_schedule {1}\n"
-      "--parallelism.pipeline_parallel_schedule_csv {2}\n"
-      "# --training.local_batch_size is {3} x --parallelism.pipeline_parallel_microbatch_size\n";
+      "{4}parallelism.pipeline_parallel_degree {0}\n"
+      "{4}parallelism.pipeline_parallel_schedule {1}\n"
+      "{4}parallelism.pipeline_parallel_schedule_csv {2}\n"
+      "# {4}training.local_batch_size is {3} x {4}parallelism.pipeline_parallel_microbatch_size\n";
   constexpr std::string_view automodel_lines =
       "distributed:\n"
       "  pp_size: {0}\n"
@@ -136,12 +139,15 @@ std::string settings_of(const Shape& shape, CsvEngine engine, std::string_view p
                                  shape.ranks,
                                  torch_name(shape),
                                  path,
-                                 shape.micro_batches);
+                                 shape.micro_batches,
+                                 kFlag);
   if (shape.chunks() > 2)
-    text += fmt::format(
-        "{} makes {} stages\n",
-        titan ? "# --parallelism.pipeline_parallel_layers_per_stage" : "    # layers_per_stage",
-        shape.stages());
+    text +=
+        fmt::format("{}{} makes {} stages\n",
+                    titan ? "# " : "    # ",
+                    titan ? fmt::format("{}parallelism.pipeline_parallel_layers_per_stage", kFlag)
+                          : "layers_per_stage",
+                    shape.stages());
   return text;
 }
 

@@ -3,9 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
-
 #include <fmt/format.h>
+#include <string>
 
 #include "plan/model/memory.hpp"
 #include "plan/text/number_text.hpp"
@@ -128,17 +127,18 @@ class OrderCheck {
       for (std::size_t k = 0; k < channel.receives.size(); ++k) {
         const Node send = graph_.producers(channel.receives[k]).front();
         if (send == channel.sends[k]) continue;
-        report(Rule::Messages,
-               channel.receives[k],
-               fmt::format("{} receives message {} of rank {} to rank {}, which is {}; its own, {}, "
-                           "is message {}",
-                           to_string(graph_.action(channel.receives[k])),
-                           k,
-                           channel.source.value,
-                           channel.destination.value,
-                           to_string(graph_.action(channel.sends[k])),
-                           to_string(graph_.action(send)),
-                           std::ranges::find(channel.sends, send) - channel.sends.begin()));
+        report(
+            Rule::Messages,
+            channel.receives[k],
+            fmt::format("{} receives message {} of rank {} to rank {}, which is {}; its own, {}, "
+                        "is message {}",
+                        to_string(graph_.action(channel.receives[k])),
+                        k,
+                        channel.source.value,
+                        channel.destination.value,
+                        to_string(graph_.action(channel.sends[k])),
+                        to_string(graph_.action(send)),
+                        std::ranges::find(channel.sends, send) - channel.sends.begin()));
         also(channel.sends[k]);
         break;
       }
