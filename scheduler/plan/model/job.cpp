@@ -118,6 +118,21 @@ void Job::price_nodes(const Cost& cost) {
   }
 }
 
+void Job::price_like(const Job& other, Node node) {
+  if (!has_recompute()) {
+    recomputes_.resize(size());
+    lead_.resize(size());
+  }
+  work_[rank(node)] += other.ticks_[node] - ticks_[node];
+  recomputes_[node] = other.recomputes(node);
+  lead_[node] = other.lead_.empty() ? 0 : other.lead_[node];
+  ticks_[node] = other.ticks_[node];
+  memory_[node] = other.memory_[node];
+  room_[node] = other.room_[node];
+  whole_ = whole_ && other.whole_;
+  if (unit_run_) unit_run_->price_like(*other.unit_run_, node);
+}
+
 void Job::price_links(const Cost& cost) {
   const int ranks = program_.shape.ranks;
   const auto message = [&](int from, int to) {

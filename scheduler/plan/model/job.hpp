@@ -109,6 +109,10 @@ class Job {
   /// Whether all ticks and delays are integers, so that sums of them are exact.
   [[nodiscard]] bool is_whole() const { return whole_; }
 
+  /// Makes `node` cost what it costs in `other`, a job of the same passes and cost with other
+  /// recompute, and recompute or not as it does there. A forward and its backward go together.
+  void price_like(const Job& other, Node node);
+
   /// The order of the program the job was made of.
   [[nodiscard]] JobOrder own_order() const;
   /// The program that runs `order`, every recompute right before its backward.

@@ -34,6 +34,10 @@ void Finds::keep(FoundSchedule found, const Figures& figures, double ticks_per_u
       .push_back(std::move(found));
 }
 
+void Finds::take(const Finds& others) {
+  within_.insert(within_.end(), others.within_.begin(), others.within_.end());
+}
+
 void Finds::forget_hopeless() {
   for (auto* finds : {&within_, &above_}) {
     std::vector<const FoundSchedule*> kept;

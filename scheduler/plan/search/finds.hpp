@@ -20,6 +20,9 @@ class Finds {
   /// Takes in what can run, with its figures in the user's units.
   void keep(FoundSchedule found, const Figures& figures, double ticks_per_unit);
 
+  /// Takes in what others found within the limit.
+  void take(const Finds& others);
+
   /// Drops finds that can be neither best nor seed nor in the front: large programs take room.
   void forget_hopeless();
 

@@ -1,5 +1,6 @@
 // Threshold accepting over critical-path moves. A move takes one action to another place of its
-// rank; the orders it yields are timed incrementally and given up once they exceed the threshold.
+// rank, or keeps what a critical backward recomputes; where memory is then short, others recompute.
+// The orders it yields are timed incrementally and given up once they exceed the threshold.
 #include "plan/search/local_search.hpp"
 
 #include <algorithm>
@@ -20,8 +21,12 @@ std::size_t below(std::uint32_t word, std::size_t bound) {
 
 class LocalSearch {
  public:
-  LocalSearch(const Job& job, JobOrder order, const LocalSearchOptions& options)
+  LocalSearch(const Job& job,
+              JobOrder order,
+              const LocalSearchOptions& options,
+              UnitChoice* choice = nullptr)
       : job_(job),
+        choice_(choice),
         options_(options),
         evaluator_(job, options.objective),
         order_(std::move(order)),
@@ -37,10 +42,14 @@ class LocalSearch {
 
   void run(std::int64_t& evaluations);
   [[nodiscard]] const JobOrder& best() const { return best_; }
+  /// Makes the choice of recompute the best order's.
+  void choose_best();
 
  private:
   struct Move {
     std::size_t from = 0, to = 0;  // places of the order, same rank
+    Node kept = kNoNode;           // a backward that shall recompute no more
+    std::uint32_t word = 0;        // chance, for what recomputes instead
   };
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(job_.ranks()); }
@@ -52,17 +61,22 @@ class LocalSearch {
   void find_critical_path(std::uint32_t word);
   [[nodiscard]] Move propose(const Draw& draw) const;
   [[nodiscard]] bool sensible(const Move& move) const;
-  void shift(const Move& move);
+  [[nodiscard]] Move propose_choice(const Draw& draw) const;
+  void shift(std::size_t from, std::size_t to);
   [[nodiscard]] bool within_memory(std::size_t rank) const;
+  [[nodiscard]] bool make_room(std::size_t rank, const Move& move);
   bool attempt(const Move& move, double threshold);
+  void keep_best();
 
   const Job& job_;
+  UnitChoice* choice_;
   LocalSearchOptions options_;
   Evaluator evaluator_;
   JobOrder order_, best_;
   double best_value_ = 0, typical_ticks_ = 0;
   std::vector<std::size_t> place_;  // by node
   std::vector<Node> critical_;      // actions that their rank's previous action holds up
+  std::vector<Node> changed_;       // backwards with another choice than in the best order
 };
 
 /// Where the action stands that the objective ends with.
@@ -156,15 +170,24 @@ bool LocalSearch::sensible(const Move& move) const {
   return true;
 }
 
-void LocalSearch::shift(const Move& move) {
-  const auto begin = order_.begin();
-  const auto from = begin + static_cast<std::ptrdiff_t>(move.from);
-  const auto to = begin + static_cast<std::ptrdiff_t>(move.to);
-  if (move.from < move.to) {
-    std::rotate(from, from + 1, to + 1);
-  } else {
-    std::rotate(to, from, from + 1);
+/// Lets a critical backward, or the next one of the path, recompute no more.
+LocalSearch::Move LocalSearch::propose_choice(const Draw& draw) const {
+  const std::size_t drawn = below(draw[0], critical_.size());
+  for (std::size_t i = 0; i < critical_.size(); ++i) {
+    const Node node = critical_[(drawn + i) % critical_.size()];
+    if (job_.recomputes(node)) return {place_[node], place_[node], node};
   }
+  return {};
+}
+
+void LocalSearch::shift(std::size_t from, std::size_t to) {
+  const auto place = [&](std::size_t at) { return order_.begin() + static_cast<std::ptrdiff_t>(at); };
+  if (from < to) {
+    std::rotate(place(from), place(from) + 1, place(to) + 1);
+  } else {
+    std::rotate(place(to), place(from), place(from) + 1);
+  }
+  for (std::size_t at = std::min(from, to); at <= std::max(from, to); ++at) place_[order_[at]] = at;
 }
 
 bool LocalSearch::within_memory(std::size_t rank) const {
@@ -177,17 +200,55 @@ bool LocalSearch::within_memory(std::size_t rank) const {
   return within_limit(peak, options_.memory_limit);
 }
 
+/// Where the rank's memory is short, lets others recompute: mostly those that lose least time or,
+/// of equals, run last; else the one that runs last or any.
+bool LocalSearch::make_room(std::size_t rank, const Move& move) {
+  if (choice_ == nullptr) return within_memory(rank);
+  const auto price = [&](Node backward) {
+    const double last = static_cast<double>(order_.size() - place_[backward]);
+    if (move.word % 4 == 0) return last;
+    if (move.word % 4 == 1) return static_cast<double>(std::size_t{backward} * move.word % 1009);
+    const std::size_t at = place_[backward];
+    const double free = at == job_.first(rank) ? 0 : evaluator_.end(order_[at - 1]);
+    const double gap = std::max(0.0, evaluator_.start(backward) - free);
+    return last - static_cast<double>(order_.size()) * gap;
+  };
+  return choice_->make_room(order_, rank, options_.memory_limit, price, move.kept);
+}
+
 bool LocalSearch::attempt(const Move& move, double threshold) {
   const std::size_t rank = job_.rank(order_[move.from]);
-  const auto [low, high] = std::minmax(move.from, move.to);
-  shift(move);
-  if (within_memory(rank) && evaluator_.try_order(order_, rank, low, threshold) <= threshold) {
-    evaluator_.keep(order_);
-    for (std::size_t at = low; at <= high; ++at) place_[order_[at]] = at;
-    return true;
+  shift(move.from, move.to);
+  if (move.kept != kNoNode) choice_->choose(move.kept, false);
+  if (make_room(rank, move)) {
+    std::size_t first = std::min(move.from, move.to);
+    if (choice_ != nullptr)
+      for (const Node node : choice_->open()) first = std::min(first, place_[node]);
+    if (evaluator_.try_order(order_, rank, first, threshold) <= threshold) {
+      evaluator_.keep(order_);
+      if (choice_ != nullptr) {
+        changed_.insert(changed_.end(), choice_->open().begin(), choice_->open().end());
+        choice_->settle();
+      }
+      return true;
+    }
   }
-  shift({move.to, move.from});
+  if (choice_ != nullptr) choice_->undo();
+  shift(move.to, move.from);
   return false;
+}
+
+void LocalSearch::keep_best() {
+  best_value_ = evaluator_.objective();
+  best_ = order_;
+  changed_.clear();
+}
+
+void LocalSearch::choose_best() {
+  choice_->undo();
+  for (const Node node : changed_) choice_->choose(node, !job_.recomputes(node));
+  choice_->settle();
+  changed_.clear();
 }
 
 void LocalSearch::run(std::int64_t& evaluations) {
@@ -202,17 +263,24 @@ void LocalSearch::run(std::int64_t& evaluations) {
     job_.spend(1);
     const Draw draw = random_block(key, static_cast<std::uint32_t>(i));
     ++evaluations;
-    const Move move = propose(draw);
-    if (!sensible(move)) continue;
+    const bool choose = choice_ != nullptr && draw[1] % 3 == 0;
+    Move move = choose ? propose_choice(draw) : propose(draw);
+    move.word = draw[2];
+    if (move.kept == kNoNode && !sensible(move)) continue;
     const double share = static_cast<double>(i) / static_cast<double>(options_.evaluations);
     const double slack = 0.5 * typical_ticks_ * std::max(0.0, 0.8 - share);
     const double threshold = std::min(evaluator_.objective(), best_value_ + slack) + slack * 0.25;
     if (!attempt(move, threshold)) continue;
-    if (evaluator_.objective() < best_value_) {
-      best_value_ = evaluator_.objective();
-      best_ = order_;
-    }
+    if (evaluator_.objective() < best_value_) keep_best();
     find_critical_path(draw[3]);
+  }
+}
+
+void run_until_stopped(LocalSearch& search, std::int64_t& evaluations) {
+  try {
+    search.run(evaluations);
+  } catch (const Stopped&) {
+    // The caller asks again.
   }
 }
 
@@ -223,11 +291,17 @@ JobOrder local_search(const Job& job,
                       const LocalSearchOptions& options,
                       std::int64_t& evaluations) {
   LocalSearch search(job, std::move(order), options);
-  try {
-    search.run(evaluations);
-  } catch (const Stopped&) {
-    // The caller asks again.
-  }
+  run_until_stopped(search, evaluations);
+  return search.best();
+}
+
+JobOrder local_search(UnitChoice& choice,
+                      JobOrder order,
+                      const LocalSearchOptions& options,
+                      std::int64_t& evaluations) {
+  LocalSearch search(choice.job(), std::move(order), options, &choice);
+  run_until_stopped(search, evaluations);
+  search.choose_best();
   return search.best();
 }
 

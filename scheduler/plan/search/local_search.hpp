@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "plan/search/evaluator.hpp"
+#include "plan/search/unit_choice.hpp"
 
 namespace millrace::plan {
 
@@ -19,6 +20,12 @@ struct LocalSearchOptions {
 /// Improves `order`, which must run to its end within the limit. Returns the best order met; adds
 /// the orders timed to `evaluations`. Where the job's work is stopped, what was met until then.
 [[nodiscard]] JobOrder local_search(const Job& job,
+                                    JobOrder order,
+                                    const LocalSearchOptions& options,
+                                    std::int64_t& evaluations);
+
+/// The same, moving the choice of recompute too: leaves the one that suits the order returned.
+[[nodiscard]] JobOrder local_search(UnitChoice& choice,
                                     JobOrder order,
                                     const LocalSearchOptions& options,
                                     std::int64_t& evaluations);

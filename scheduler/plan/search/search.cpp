@@ -18,6 +18,7 @@
 #include "plan/search/recompute_choice.hpp"
 #include "plan/search/relist.hpp"
 #include "plan/search/shapes.hpp"
+#include "plan/search/unit_search.hpp"
 
 namespace millrace {
 
@@ -71,6 +72,7 @@ class Search {
   std::int64_t evaluations_ = 0;
   bool cut_by_time_ = false;
   Work work_{[this] { return out_of_time(); }};
+  UnitSearch by_unit_{options_, work_, evaluations_};
 };
 
 bool Search::out_of_time() {
@@ -119,13 +121,15 @@ void Search::time_one(const Candidate& candidate, Work* work) {
                       .generator = generator_of(candidate),
                       .parameters = set_values(candidate.options),
                       .refinement = {}};
-  if (options_.recompute)
+  if (options_.recompute) {
     for (const RecomputeChoice& choice :
          fitting_choices(found.program, cost, options_.memory_limit, work)) {
       FoundSchedule again = found;
       again.program = insert_recompute(found.program, choice);
       if (again.program != found.program) time_program(std::move(again), cost, work);
     }
+    by_unit_.time(found, cost);
+  }
   if (candidate.entry != nullptr && candidate.entry->relisted) {
     FoundSchedule shorter = found;
     shorter.program = relist_within_own_memory(found.program, cost);
@@ -176,6 +180,10 @@ void Search::relist_recomputing(const FoundSchedule& seed) {
       job, job.own_order(), {options_.memory_limit, options_.objective, 6}, evaluations_);
   if (!listed) return;
   const Program order = compute_only(job.program(listed->order));
+  FoundSchedule relisted = seed;
+  relisted.program = order;
+  relisted.refinement = "relist";
+  by_unit_.time(relisted, cost);
   std::optional<Program> fastest;
   double least = std::numeric_limits<double>::infinity();
   for (const RecomputeChoice& choice :
@@ -294,8 +302,7 @@ std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
         bound,
         open ? solve_choice(shape.shape, cost, choices[i].choice, share, left) : choices[i].bound);
   }
-  const bool every = !options_.recompute || choices.size() > 1;
-  if (every && split_covers_all(cost)) shape.bound = std::max(shape.bound, bound);
+  if (!options_.recompute && split_covers_all(cost)) shape.bound = std::max(shape.bound, bound);
   return states - left;
 }
 
@@ -334,6 +341,10 @@ void Search::go() {
   if (options_.recompute) vary_recompute();
   if (!finished()) solve_small();
   if (!finished()) search_locally();
+  if (options_.recompute && !finished()) {
+    by_unit_.search(finds_.best_programs(kLocalStarts), shapes_.bound());
+    finds_.take(by_unit_.finds());
+  }
 }
 
 SearchResult Search::run() {
