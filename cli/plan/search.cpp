@@ -86,7 +86,7 @@ nlohmann::json front_json(const std::vector<FoundSchedule>& front) {
     one.update({{"generator", found.generator},
                 {"parameters", typed(found.parameters)},
                 {"refinement", found.refinement},
-                {"recompute", recompute_text(found.recomputed)},
+                {"recompute", recompute_text(found.program)},
                 {"v", found.program.shape.chunks()},
                 {"q", found.program.shape.slices},
                 {"model_copies", found.program.shape.replicas()}});
@@ -97,7 +97,7 @@ nlohmann::json front_json(const std::vector<FoundSchedule>& front) {
 
 /// Which schedules the bound and the proof are of.
 std::string bound_covers(const SearchArguments& arguments) {
-  return arguments.recompute == "choose" ? "recompute by stage" : "no recompute";
+  return arguments.recompute == "choose" ? "recompute by micro-batch" : "no recompute";
 }
 
 nlohmann::json result_json(const SearchArguments& arguments,
@@ -122,25 +122,21 @@ nlohmann::json result_json(const SearchArguments& arguments,
   return all;
 }
 
-/// How other subcommands repeat the choice of stages.
-std::string repeating(const std::vector<bool>& recomputed) {
-  const std::string text = recompute_text(recomputed);
+/// How other subcommands repeat the choice of recompute.
+std::string repeating(const Program& program) {
+  const std::string text = recompute_text(program);
   if (text == "none") return "";
+  if (text.ends_with(" in part"))
+    return "Recomputes " + text + ": --out writes the plan, simulate and train read it.\n";
   return "Recomputes " + text + ": --recompute=" + text +
          " for simulate and train; a plan file says it itself.\n";
 }
 
 std::string proof(const SearchArguments& arguments, const SearchResult& result) {
+  if (!result.proven) return "";
   const bool chosen = arguments.recompute == "choose";
-  std::string text;
-  if (result.proven)
-    text = std::string("Proven: no schedule of the shapes considered") +
-           (chosen ? ", with recompute by stage," : "") + " is better.\n";
-  if (chosen)
-    text +=
-        "Bound and proof cover recompute by stage: all micro-batches of a stage or none. A plan\n"
-        "that chooses by micro-batch can be below the bound.\n";
-  return text;
+  return std::string("Proven: no schedule of the shapes considered") +
+         (chosen ? ", with recompute by micro-batch," : "") + " is better.\n";
 }
 
 void print(const SearchArguments& arguments, const SearchResult& result, const Report& report) {
@@ -158,7 +154,7 @@ void print(const SearchArguments& arguments, const SearchResult& result, const R
     rows.insert(rows.begin() + 1,
                 {"step of " + std::to_string(passes) + " passes", plain(best.step)});
   std::cout << best.program.name << '\n'
-            << table(rows) << repeating(best.recomputed) << proof(arguments, result)
+            << table(rows) << repeating(best.program) << proof(arguments, result)
             << (best.program.shape.replicas() > 1
                     ? "Holds two replicas of the model, which the memory limit does not count.\n"
                     : "")
@@ -183,7 +179,7 @@ std::string title(const FoundSchedule& best) {
   std::string name = best.generator;
   if (!best.parameters.empty()) name += " " + to_string(best.parameters);
   if (!best.refinement.empty()) name += " + " + best.refinement;
-  const std::string recompute = recompute_text(best.recomputed);
+  const std::string recompute = recompute_text(best.program);
   return recompute == "none" ? name : name + " + recompute " + recompute;
 }
 
@@ -275,8 +271,9 @@ void add_search_options(CLI::App& subcommand, SearchArguments& arguments) {
                         "the stages, simulate and train take them");
             arguments.recompute = text;
           },
-          "choose: let stages run their forward again where memory is short, in the time of --r, "
-          "and say which (default none)")
+          "choose: let stages run the forward of some micro-batches again where memory is short, "
+          "in "
+          "the time of --r, and say which stages (default none)")
       ->type_name("WHICH");
   subcommand.add_flag("--no-bidirectional",
                       arguments.no_bidirectional,

@@ -12,15 +12,21 @@ namespace millrace::test {
 
 /// Every order of one rank's actions that keeps F before I before W (or F before B) of a
 /// micro-batch and stays within the limit, recompute right before I (or B). Micro-batches in any
-/// order: nothing is assumed.
+/// order: nothing is assumed. With `any_recompute` also every choice of micro-batches for it.
 class RankOrders {
  public:
   RankOrders(const SmallCase& of, int rank) : of_(of) {
     for (int s = 0; s < of.shape.stages(); ++s)
       if (of.shape.placement.rank(Stage{s}).value == rank)
         for (int i = 0; i < of.shape.micro_batches; ++i) chains_.push_back({Stage{s}, i});
-    done_.assign(chains_.size(), 0);
-    extend(0);
+    const unsigned choices = of.any_recompute ? 1U << chains_.size() : 1;
+    for (unsigned choice = 0; choice < choices; ++choice) {
+      for (std::size_t c = 0; c < chains_.size(); ++c)
+        chains_[c].again =
+            of.any_recompute ? (choice >> c & 1U) != 0 : recomputes(chains_[c].stage);
+      done_.assign(chains_.size(), 0);
+      extend(0);
+    }
   }
 
   std::vector<std::vector<Action>> orders;
@@ -29,6 +35,7 @@ class RankOrders {
   struct Chain {
     Stage stage;
     int micro_batch = 0;
+    bool again = false;  // it recomputes
   };
 
   [[nodiscard]] Op op(int step) const {
@@ -45,10 +52,10 @@ class RankOrders {
     return of_.cost.memory_boundary.empty() ? 0 : of_.cost.memory_boundary[s];
   }
 
-  [[nodiscard]] double change(Op op, Stage stage) const {
-    const std::size_t s = stage.index();
+  [[nodiscard]] double change(Op op, const Chain& chain) const {
+    const std::size_t s = chain.stage.index();
     double memory = 0;
-    if (op == Op::Forward) memory += recomputes(stage) ? boundary(s) : of_.cost.memory_forward[s];
+    if (op == Op::Forward) memory += chain.again ? boundary(s) : of_.cost.memory_forward[s];
     if (op == Op::Recompute) memory += of_.cost.memory_forward[s] - boundary(s);
     if (gives_input_gradient(op)) memory += of_.cost.memory_input[s];
     if (gives_weight_gradient(op)) memory += of_.cost.memory_weight[s];
@@ -62,7 +69,7 @@ class RankOrders {
       const double kept = of_.cost.memory_input[chain.stage.index()];
       if (memory + std::max(passing, kept) > of_.memory_limit) return false;
     }
-    memory += change(op, chain.stage);
+    memory += change(op, chain);
     if (memory > of_.memory_limit) return false;
     order_.push_back({op, false, 0, 0, chain.stage, MicroBatch{chain.micro_batch}, {}});
     return true;
@@ -79,7 +86,7 @@ class RankOrders {
       const Op next = op(done_[c]);
       const std::size_t before = order_.size();
       double after = memory;
-      const bool again = gives_input_gradient(next) && recomputes(chains_[c].stage);
+      const bool again = gives_input_gradient(next) && chains_[c].again;
       if ((!again || append(Op::Recompute, chains_[c], after)) && append(next, chains_[c], after)) {
         ++done_[c];
         extend(after);

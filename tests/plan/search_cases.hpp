@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include "millrace/core/random.hpp"
@@ -23,6 +24,7 @@ struct SmallCase {
   Objective objective = Objective::Makespan;
   bool fused = false;
   std::vector<bool> recompute = {};  ///< by stage; empty: none
+  bool any_recompute = false;        ///< of every micro-batch or not, each in its own way
 };
 
 /// Draws case `number` of p ranks and m micro-batches: stage costs 1 to 9, every third with link
@@ -103,14 +105,19 @@ inline SearchOptions search_options(const SmallCase& of, std::int64_t budget) {
 /// Largest memory of any rank at any moment, inside its passes too.
 inline double most_held(const Program& program, const Cost& cost) {
   double peak = 0;
-  const std::vector<bool> recomputed = recomputed_stages(program);
+  std::set<Action> recomputes;
+  for (const auto& list : program.ranks)
+    for (const Action& action : list)
+      if (action.op == Op::Recompute) recomputes.insert(action);
   for (const auto& list : program.ranks) {
     double memory = 0;
     for (const Action& action : list) {
       const std::size_t s = action.stage.index();
       const double boundary = cost.memory_boundary.empty() ? 0 : cost.memory_boundary[s];
+      Action again = action;
+      again.op = Op::Recompute;
       if (action.op == Op::Forward)
-        memory += (recomputed[s] ? boundary : cost.memory_forward[s]) / cost.slices;
+        memory += (recomputes.contains(again) ? boundary : cost.memory_forward[s]) / cost.slices;
       if (action.op == Op::Recompute) memory += (cost.memory_forward[s] - boundary) / cost.slices;
       peak = std::max(peak, memory);
       if (gives_input_gradient(action.op)) {

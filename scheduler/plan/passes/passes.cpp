@@ -85,7 +85,7 @@ Program compute_only(Program program) {
 
 namespace {
 
-/// `wanted(stage)` says which stages are recomputed.
+/// `wanted(action)` says before which B and I.
 template <class Wanted>
 Program with_recompute(Program program, Wanted&& wanted) {
   const bool has_recompute =
@@ -101,7 +101,7 @@ Program with_recompute(Program program, Wanted&& wanted) {
       // A pair stays together: what its second half recomputes comes before the pair.
       const bool second_half = i > 0 && list[i - 1].with_next;
       for (std::size_t half = i; !second_half && half < list.size(); ++half) {
-        if (gives_input_gradient(list[half].op) && wanted(list[half].stage)) {
+        if (gives_input_gradient(list[half].op) && wanted(list[half])) {
           result.push_back(with_op(list[half], Op::Recompute));
           result.back().with_next = false;
         }
@@ -116,7 +116,7 @@ Program with_recompute(Program program, Wanted&& wanted) {
 }  // namespace
 
 Program insert_recompute(Program program) {
-  return with_recompute(std::move(program), [](Stage) { return true; });
+  return with_recompute(std::move(program), [](const Action&) { return true; });
 }
 
 Program insert_recompute(Program program, const std::vector<bool>& of_stage) {
@@ -124,9 +124,13 @@ Program insert_recompute(Program program, const std::vector<bool>& of_stage) {
     return "recompute is said of " + std::to_string(of_stage.size()) + " stages; the program has " +
            std::to_string(program.shape.stages());
   });
-  return with_recompute(std::move(program), [&](Stage stage) {
-    return stage.index() < of_stage.size() && of_stage[stage.index()];
+  return with_recompute(std::move(program), [&](const Action& action) {
+    return action.stage.index() < of_stage.size() && of_stage[action.stage.index()];
   });
+}
+
+Program insert_recompute(Program program, const std::function<bool(const Action&)>& wanted) {
+  return with_recompute(std::move(program), wanted);
 }
 
 }  // namespace millrace

@@ -64,6 +64,17 @@ std::string recompute_text(const std::vector<bool>& of_stage) {
   return std::string(kStages) + text;
 }
 
+std::string recompute_text(const Program& program) {
+  const std::vector<bool> stages = recomputed_stages(program);
+  std::ptrdiff_t again = 0, all = 0;
+  for (const auto& list : program.ranks)
+    for (const Action& action : list) {
+      again += action.op == Op::Recompute ? 1 : 0;
+      all += action.op == Op::Forward && stages[action.stage.index()] ? 1 : 0;
+    }
+  return recompute_text(stages) + (again < all ? " in part" : "");
+}
+
 std::vector<bool> parse_recompute_stages(std::string_view text, int stages) {
   std::vector<bool> chosen(static_cast<std::size_t>(std::max(0, stages)), text == "all");
   if (text == "all" || text == "none") return chosen;

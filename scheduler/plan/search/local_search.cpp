@@ -181,7 +181,9 @@ LocalSearch::Move LocalSearch::propose_choice(const Draw& draw) const {
 }
 
 void LocalSearch::shift(std::size_t from, std::size_t to) {
-  const auto place = [&](std::size_t at) { return order_.begin() + static_cast<std::ptrdiff_t>(at); };
+  const auto place = [&](std::size_t at) {
+    return order_.begin() + static_cast<std::ptrdiff_t>(at);
+  };
   if (from < to) {
     std::rotate(place(from), place(from) + 1, place(to) + 1);
   } else {

@@ -183,10 +183,14 @@ void require_asked_for(const Program& from, const SearchOptions& options) {
 
 /// As a search has programs: the passes, each recompute right before its backward.
 Program passes_of(const Program& given) {
-  const std::vector<bool> stages = recomputed_stages(given);
-  Program passes = compute_only(decouple_pairs(given));
-  const bool recomputes = std::ranges::find(stages, true) != stages.end();
-  return recomputes ? insert_recompute(passes, stages) : passes;
+  std::set<Action> again;
+  for (const auto& list : given.ranks)
+    for (const Action& action : list)
+      if (action.op == Op::Recompute) again.insert(action);
+  return insert_recompute(compute_only(decouple_pairs(given)), [&](Action action) {
+    action.op = Op::Recompute;
+    return again.contains(action);
+  });
 }
 
 }  // namespace

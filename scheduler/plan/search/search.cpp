@@ -288,21 +288,28 @@ void Search::solve_small() {
   }
 }
 
-/// Proves or improves one shape; returns the states that it took.
+/// Proves or improves one shape; returns the states that it took. Choices of stages bound nothing
+/// where micro-batches may choose; what recomputes at no time bounds them all.
 std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
   const Cost cost = search_cost(options_, shape.shape);
   const std::vector<BoundedChoice> choices = choices_for(options_, shape, cost);
   std::int64_t left = states;
   double bound = std::numeric_limits<double>::infinity();
+  if (options_.recompute)
+    bound = solve_choice(shape.shape,
+                         with_least_memory(cost),
+                         {},
+                         left / static_cast<std::int64_t>(choices.size() + 1),
+                         left);
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const FoundSchedule* const found = finds_.best();
     const bool open = found == nullptr || choices[i].bound < finds_.value(*found);
     const std::int64_t share = left / static_cast<std::int64_t>(choices.size() - i);
-    bound = std::min(
-        bound,
-        open ? solve_choice(shape.shape, cost, choices[i].choice, share, left) : choices[i].bound);
+    const double of_choice =
+        open ? solve_choice(shape.shape, cost, choices[i].choice, share, left) : choices[i].bound;
+    if (!options_.recompute) bound = std::min(bound, of_choice);
   }
-  if (!options_.recompute && split_covers_all(cost)) shape.bound = std::max(shape.bound, bound);
+  if (split_covers_all(cost)) shape.bound = std::max(shape.bound, bound);
   return states - left;
 }
 
@@ -323,13 +330,15 @@ double Search::solve_choice(const Shape& shape,
                                          .state_limit = states,
                                          .stop = [this] { return out_of_time(); }});
   left -= exact.states;
-  if (exact.program)
-    time_program({.program = *exact.program,
-                  .generator = "exact",
-                  .parameters = {{"chunks", std::to_string(shape.chunks())}},
-                  .refinement = {}},
-                 cost,
-                 nullptr);
+  if (exact.program) {
+    const FoundSchedule found{.program = *exact.program,
+                              .generator = "exact",
+                              .parameters = {{"chunks", std::to_string(shape.chunks())}},
+                              .refinement = {}};
+    const Cost own = search_cost(options_, shape);
+    time_program(found, own, nullptr);
+    if (options_.recompute) by_unit_.time(found, own);
+  }
   return cost.passes * exact.lower_bound +
          least_sum(shape, cost, options_.objective) / cost.ticks_per_unit;
 }

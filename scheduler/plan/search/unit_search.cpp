@@ -2,7 +2,6 @@
 #include "plan/search/unit_search.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/search/local_search.hpp"
@@ -12,6 +11,8 @@
 namespace millrace::plan {
 
 namespace {
+
+constexpr std::size_t kStarts = 3;  // finds that the local search starts from, besides those given
 
 }  // namespace
 
@@ -62,12 +63,11 @@ void UnitSearch::keep(const FoundSchedule& start,
 
 void UnitSearch::search(const std::vector<FoundSchedule>& starts, double bound) {
   if (finds_.within().empty()) return;
-  const char* K = getenv("KSTARTS"); const char* D = getenv("KDIV");
-  std::vector<FoundSchedule> all = finds_.best_programs(static_cast<std::size_t>(K ? atoi(K) : 6));
+  std::vector<FoundSchedule> all = finds_.best_programs(kStarts);
   all.insert(all.end(), starts.begin(), starts.end());
   for (const FoundSchedule& start : all) {
     work_.ask();
-    search_from(start, options_.budget / (D ? atoi(D) : 1), bound);
+    search_from(start, options_.budget, bound);
   }
 }
 

@@ -1,6 +1,7 @@
 // Passes: pure functions program -> program. Generators emit compute; passes add the rest.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,6 +74,10 @@ struct Timeline;
 /// The same for those of its stages that `of_stage` says.
 [[nodiscard]] Program insert_recompute(Program program, const std::vector<bool>& of_stage);
 
+/// The same before those B and I that are `wanted`.
+[[nodiscard]] Program insert_recompute(Program program,
+                                       const std::function<bool(const Action&)>& wanted);
+
 /// Clears `with_next` on all actions: pairs run one half after the other. Idempotent.
 [[nodiscard]] Program decouple_pairs(Program program);
 
@@ -85,6 +90,9 @@ struct Timeline;
 
 /// "none", "all" or "stages:0,2-4". Cost: O(stages).
 [[nodiscard]] std::string recompute_text(const std::vector<bool>& of_stage);
+
+/// The same of a program, with " in part" where a stage recomputes some micro-batches only.
+[[nodiscard]] std::string recompute_text(const Program& program);
 
 /// Reads that form for `stages` stages. Throws InvalidArgument, with what is allowed, for another
 /// word, a number that is none, a range that runs downwards and a stage that there is not.

@@ -53,9 +53,9 @@ struct SearchOptions {
   /// Orders that may be timed, beyond the portfolio, which is always timed whole.
   std::int64_t budget = 20'000;
   std::uint64_t seed = 1;
-  /// Whether stages may run their forward again right before their backward, all micro-batches of a
-  /// stage alike: less memory for the time of Cost::recompute. The bound and the proof then cover
-  /// such schedules; one in which some micro-batches of a stage do and others do not can be below.
+  /// Whether stages may run the forward of micro-batches again right before their backward: less
+  /// memory for the time of Cost::recompute. The bound then counts that as free: it holds whatever
+  /// is recomputed, and is often below what can be reached.
   bool recompute = false;
   /// Also schedules with two copies of the model (weights count twice; the limit does not see it).
   bool bidirectional = true;
@@ -73,7 +73,7 @@ struct FoundSchedule {
   std::string generator;  ///< catalogue name it came from; "exact" or "list" otherwise
   std::vector<ParameterValue> parameters;  ///< what to ask the generator for
   std::string refinement;                  ///< empty, "relist" or "local search"
-  std::vector<bool> recomputed = {};       ///< by stage: the program runs its forward again
+  std::vector<bool> recomputed = {};       ///< by stage: the program runs any forward of it again
   double makespan = 0;                     ///< of the last pass
   double span = 0;
   double peak_memory = 0;  ///< largest memory of any rank at any moment
@@ -107,8 +107,8 @@ struct SearchResult {
 ///    one costs the generator (lists as tables 1, zb-auto, zb-v-auto and v-min 2, v-half and wave
 ///    3, 1f1b-v 4, v-zb 400), then in the order of the catalogue. Those above the limit stay as
 ///    seeds. Programs that can be neither best nor seed nor in the front are not kept.
-///    With `recompute` each is also timed with the fewest recomputing stages with which it fits:
-///    all such choices of few stages, up to three of many.
+///    With `recompute` each is also timed with the fewest recomputing stages with which it fits,
+///    all such choices of few stages, up to three of many; and with few recomputing micro-batches.
 /// 2. List scheduling under the limit from the best seeds of every placement (relist), also of
 ///    full-backward programs after splitting them. With `recompute` also with all stages
 ///    recomputing, then with as few as the order needs; and from the best find with one stage
@@ -117,7 +117,9 @@ struct SearchResult {
 ///    rank; slightly worse orders are accepted with a threshold that falls to 0.
 /// 4. Where ranks x micro-batches is at most 24, the exact solver on every shape with one or two
 ///    chunks and no slices, with 200,000 states for all of them: a few seconds at most. With
-///    `recompute` on every choice of at most eight stages.
+///    `recompute` on every choice of at most eight stages, and on one that recomputes at no time.
+/// 5. With `recompute`, where an order held too much: local search from up to six finds, with
+///    `budget` for each, that also moves which micro-batches of a stage recompute.
 /// Of equally fast schedules the one with fewer recomputing stages is the best, then the one with
 /// less memory; so where there is room nothing recomputes. The bound is the smallest over the
 /// shapes considered, where the exact solver proved a shape its optimum. Never worse than any
