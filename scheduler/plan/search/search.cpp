@@ -128,7 +128,7 @@ void Search::time_one(const Candidate& candidate, Work* work) {
       again.program = insert_recompute(found.program, choice);
       if (again.program != found.program) time_program(std::move(again), cost, work);
     }
-    by_unit_.time(found, cost);
+    by_unit_.time(found, cost, work);
   }
   if (candidate.entry != nullptr && candidate.entry->relisted) {
     FoundSchedule shorter = found;
@@ -183,7 +183,7 @@ void Search::relist_recomputing(const FoundSchedule& seed) {
   FoundSchedule relisted = seed;
   relisted.program = order;
   relisted.refinement = "relist";
-  by_unit_.time(relisted, cost);
+  by_unit_.time(relisted, cost, &work_);
   std::optional<Program> fastest;
   double least = std::numeric_limits<double>::infinity();
   for (const RecomputeChoice& choice :
@@ -295,12 +295,6 @@ std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
   const std::vector<BoundedChoice> choices = choices_for(options_, shape, cost);
   std::int64_t left = states;
   double bound = std::numeric_limits<double>::infinity();
-  if (options_.recompute)
-    bound = solve_choice(shape.shape,
-                         with_least_memory(cost),
-                         {},
-                         left / static_cast<std::int64_t>(choices.size() + 1),
-                         left);
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const FoundSchedule* const found = finds_.best();
     const bool open = found == nullptr || choices[i].bound < finds_.value(*found);
@@ -309,6 +303,9 @@ std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
         open ? solve_choice(shape.shape, cost, choices[i].choice, share, left) : choices[i].bound;
     if (!options_.recompute) bound = std::min(bound, of_choice);
   }
+  std::int64_t more = states;  // besides those for stages, which shall find what they find alone
+  if (options_.recompute)
+    bound = solve_choice(shape.shape, with_least_memory(cost), {}, states, more);
   if (split_covers_all(cost)) shape.bound = std::max(shape.bound, bound);
   return states - left;
 }
@@ -337,7 +334,7 @@ double Search::solve_choice(const Shape& shape,
                               .refinement = {}};
     const Cost own = search_cost(options_, shape);
     time_program(found, own, nullptr);
-    if (options_.recompute) by_unit_.time(found, own);
+    if (options_.recompute) by_unit_.time(found, own, &work_);
   }
   return cost.passes * exact.lower_bound +
          least_sum(shape, cost, options_.objective) / cost.ticks_per_unit;

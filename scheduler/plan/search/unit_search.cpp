@@ -16,8 +16,8 @@ constexpr std::size_t kStarts = 3;  // finds that the local search starts from, 
 
 }  // namespace
 
-void UnitSearch::time(const FoundSchedule& found, const Cost& cost) {
-  UnitChoice choice(compute_only(found.program), cost, &work_);
+void UnitSearch::time(const FoundSchedule& found, const Cost& cost, Work* work) {
+  UnitChoice choice(compute_only(found.program), cost, work);
   const JobOrder order = choice.job().own_order();
   Evaluator evaluator(choice.job(), options_.objective);
   if (!evaluator.reset(order)) return;

@@ -17,8 +17,8 @@ class UnitSearch {
   UnitSearch(const SearchOptions& options, Work& work, std::int64_t& evaluations)
       : options_(options), work_(work), evaluations_(evaluations) {}
 
-  /// Times the passes of a program that holds too much with units recomputing.
-  void time(const FoundSchedule& found, const Cost& cost);
+  /// Times the passes of a program that holds too much with units recomputing. `work` may be null.
+  void time(const FoundSchedule& found, const Cost& cost, Work* work);
 
   /// Improves the best finds, and `starts`, which recompute by stage; nothing where no order held
   /// too much. Stops at `bound`.
