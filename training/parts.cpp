@@ -71,7 +71,7 @@ Program with_recompute(const Program& program, const Recompute& recompute) {
     return "recompute '" + to_string(recompute) +
            "' chooses layers of a model; stages of your own recompute whole";
   });
-  const std::string own = recompute_text(program);
+  const std::string own = describe_recompute(program);
   require(own == "none", [&] {
     return "recompute '" + to_string(recompute) + "': the plan recomputes " + own +
            " by itself; leave it out";

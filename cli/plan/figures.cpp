@@ -104,7 +104,7 @@ nlohmann::json identity_json(const Program& program) {
           {"m", shape.micro_batches},
           {"v", shape.chunks()},
           {"q", shape.slices},
-          {"recompute", recompute_text(program)}};
+          {"recompute", describe_recompute(program)}};
 }
 
 std::string to_string(const Violation& violation, const Program& program) {

@@ -45,7 +45,7 @@ Program program_in(const std::string& path, const PlanOptions& options) {
 /// The program with the recompute that was asked for, which its name then says.
 Program recomputing(Program program, const std::string& subject, const PlanOptions& options) {
   if (options.recompute.empty()) return program;
-  const std::string own = recompute_text(program);
+  const std::string own = describe_recompute(program);
   require(
       own == "none",
       "--recompute was given, but " + subject + " recomputes " + own + " by itself; leave it out");

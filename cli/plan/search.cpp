@@ -86,7 +86,7 @@ nlohmann::json front_json(const std::vector<FoundSchedule>& front) {
     one.update({{"generator", found.generator},
                 {"parameters", typed(found.parameters)},
                 {"refinement", found.refinement},
-                {"recompute", recompute_text(found.program)},
+                {"recompute", describe_recompute(found.program)},
                 {"v", found.program.shape.chunks()},
                 {"q", found.program.shape.slices},
                 {"model_copies", found.program.shape.replicas()}});
@@ -124,7 +124,7 @@ nlohmann::json result_json(const SearchArguments& arguments,
 
 /// How other subcommands repeat the choice of recompute.
 std::string repeating(const Program& program) {
-  const std::string text = recompute_text(program);
+  const std::string text = describe_recompute(program);
   if (text == "none") return "";
   if (text.ends_with(" in part"))
     return "Recomputes " + text + ": --out writes the plan, simulate and train read it.\n";
@@ -179,7 +179,7 @@ std::string title(const FoundSchedule& best) {
   std::string name = best.generator;
   if (!best.parameters.empty()) name += " " + to_string(best.parameters);
   if (!best.refinement.empty()) name += " + " + best.refinement;
-  const std::string recompute = recompute_text(best.program);
+  const std::string recompute = describe_recompute(best.program);
   return recompute == "none" ? name : name + " + recompute " + recompute;
 }
 

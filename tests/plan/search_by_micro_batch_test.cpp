@@ -104,7 +104,7 @@ TEST(SearchByMicroBatch, BeginsWithAPlanThatHoldsSuchAChoice) {
   const SearchResult first = search(options);
   const Program best = first.best->program;
   EXPECT_GT(recomputes(best), 0);
-  EXPECT_THAT(recompute_text(best), ::testing::EndsWith(" in part"));
+  EXPECT_THAT(describe_recompute(best), ::testing::EndsWith(" in part"));
   const ParsedPlan read = read_plan(write_plan({best, {}}));
   ASSERT_TRUE(read.plan.has_value());
   EXPECT_EQ(read.plan->program, best);
@@ -122,15 +122,16 @@ TEST(SearchByMicroBatch, IsTheSameEveryTime) {
 
 TEST(RecomputeText, NamesStagesThatRecomputeInPart) {
   const Program plain = generate("1f1b", {.ranks = 2, .micro_batches = 2});
-  EXPECT_EQ(recompute_text(plain), "none");
-  EXPECT_EQ(recompute_text(insert_recompute(plain, std::vector<bool>{true, false})), "stages:0");
-  EXPECT_EQ(recompute_text(insert_recompute(plain,
-                                            [](const Action& action) {
-                                              return action.stage.value == 0 &&
-                                                     action.micro_batch.value == 1;
-                                            })),
+  EXPECT_EQ(describe_recompute(plain), "none");
+  EXPECT_EQ(describe_recompute(insert_recompute(plain, std::vector<bool>{true, false})),
+            "stages:0");
+  EXPECT_EQ(describe_recompute(insert_recompute(plain,
+                                                [](const Action& action) {
+                                                  return action.stage.value == 0 &&
+                                                         action.micro_batch.value == 1;
+                                                })),
             "stages:0 in part");
-  EXPECT_EQ(recompute_text(insert_recompute(plain)), "all");
+  EXPECT_EQ(describe_recompute(insert_recompute(plain)), "all");
 }
 
 }  // namespace

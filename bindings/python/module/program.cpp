@@ -282,7 +282,7 @@ ProgramClass bind_program(py::module_& module) {
       .def_property_readonly("plan_hash", &plan_hash, "xxh3-128 of shape and actions.")
       .def_property_readonly(
           "recomputed_stages",
-          [](const Program& self) { return recompute_text(self); },
+          [](const Program& self) { return describe_recompute(self); },
           "Which stages run their forward again: \"none\", \"all\" or \"stages:0,2-4\".")
       .def("__len__", &Program::size)
       .def("__repr__", &repr)

@@ -34,7 +34,7 @@ py::object found_object(const FoundSchedule& found) {
               "generator"_a = found.generator,
               "parameters"_a = parameters,
               "refinement"_a = found.refinement,
-              "recomputed_stages"_a = recompute_text(found.program),
+              "recomputed_stages"_a = describe_recompute(found.program),
               **fields_of(found));
 }
 

@@ -64,7 +64,7 @@ std::string recompute_text(const std::vector<bool>& of_stage) {
   return std::string(kStages) + text;
 }
 
-std::string recompute_text(const Program& program) {
+std::string describe_recompute(const Program& program) {
   const std::vector<bool> stages = recomputed_stages(program);
   std::ptrdiff_t again = 0, all = 0;
   for (const auto& list : program.ranks)

@@ -25,7 +25,7 @@ std::string label(const FoundSchedule& found) {
   if (!found.parameters.empty()) text += " " + to_string(found.parameters);
   if (!found.refinement.empty()) text += " + " + found.refinement;
   if (std::ranges::find(found.recomputed, true) != found.recomputed.end())
-    text += " + recompute " + recompute_text(found.program);
+    text += " + recompute " + describe_recompute(found.program);
   return text;
 }
 

@@ -92,7 +92,7 @@ struct Timeline;
 [[nodiscard]] std::string recompute_text(const std::vector<bool>& of_stage);
 
 /// The same of a program, with " in part" where a stage recomputes some micro-batches only.
-[[nodiscard]] std::string recompute_text(const Program& program);
+[[nodiscard]] std::string describe_recompute(const Program& program);
 
 /// Reads that form for `stages` stages. Throws InvalidArgument, with what is allowed, for another
 /// word, a number that is none, a range that runs downwards and a stage that there is not.
