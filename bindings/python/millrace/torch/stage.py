@@ -146,14 +146,16 @@ class ModuleStage:
                 outputs = self._given_on(unit, made, value, keeps=False)
             else:
                 outputs = self._given_on(unit, made, self._traced(unit, made), keeps=True)
-            self._count(unit, made)
+            if self.bytes is not None:
+                self._count(unit, made)
             return outputs
 
     def recompute(self, unit: int) -> None:
         with self._pass("R", unit), self._same_buffers():
             made = self._units[unit]
             self._given_on(unit, made, self._traced(unit, made), keeps=True)
-            self._count(unit, made)
+            if self.bytes is not None:
+                self._count(unit, made)
 
     def backward(self, unit: int, *gradients: torch.Tensor | None) -> Tensors:
         with self._pass("B", unit):
@@ -162,7 +164,8 @@ class ModuleStage:
             outputs, given = self._of_outputs(made, gradients)
             if outputs:
                 accumulate(outputs, given)
-            self._count(unit, None)
+            if self.bytes is not None:
+                self._count(unit, None)
             return self._for_inputs(made, [one.grad for one in made.inputs])
 
     def backward_input(self, unit: int, *gradients: torch.Tensor | None) -> Tensors:
@@ -177,7 +180,8 @@ class ModuleStage:
                 made.outputs, made.gradients = outputs, given
                 result = self._for_inputs(made, [None] * len(made.inputs))
             made.arguments = ()
-            self._count(unit, made)
+            if self.bytes is not None:
+                self._count(unit, made)
             return result
 
     def backward_weight(self, unit: int) -> None:
@@ -187,12 +191,14 @@ class ModuleStage:
                 made.split.weight()
             elif made.outputs:
                 accumulate(made.outputs, made.gradients)
-            self._count(unit, None)
+            if self.bytes is not None:
+                self._count(unit, None)
 
     def abandon(self) -> None:
         """Drops all units of a failed step."""
-        for unit in list(self._units):
-            self._count(unit, None)
+        if self.bytes is not None:
+            for unit in list(self._units):
+                self._count(unit, None)
         self._units.clear()
         self._run.losses.clear()
         self._run.outputs.clear()
@@ -298,8 +304,7 @@ class ModuleStage:
         return tuple([next(rest) if one is not None and one.requires_grad else None for one in made.arguments])
 
     def _count(self, unit: int, made: _Unit | None) -> None:
-        if self.bytes is None:
-            return
+        assert self.bytes is not None
         now = 0
         if made is not None:
             kept = [*made.arguments, *made.outputs, *made.gradients]
