@@ -30,6 +30,24 @@ def rules(every: int | str, keep_best: str | None, early_stopping: int, min_delt
     return ValidationRules(None if match[2] else count, count if match[2] else 1, keep_best, early_stopping, min_delta)
 
 
+def require(saves: bool, validates: bool, keep_best: str | None, early_stopping: int, save_every: int | None) -> None:
+    """Raises InvalidArgument for an option without what it needs."""
+    for name, given, needs, there in (
+            ("keep_best", keep_best, "validation", validates), ("early_stopping", early_stopping, "validation", validates),
+            ("keep_best", keep_best, "save_folder", saves), ("save_every", save_every, "save_folder", saves)):
+        if given and not there:
+            raise InvalidArgument(f"{name} {given}: needs {needs}")
+
+
+def bar(epochs: int, steps: int | None, batches: int | None) -> Any:
+    """Of progress, where tqdm is installed."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return tqdm(total=steps if steps is not None else None if batches is None else epochs * batches, unit="step")
+
+
 class Data:
     """Mini-batches by (epoch, number): of a pair of tensors or a Dataset shuffled by seed and epoch, of
     anything else as it yields them."""

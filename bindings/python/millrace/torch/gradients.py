@@ -34,15 +34,15 @@ class LossScale:
     """A loss scale for f16: halves after an overflow, doubles after 2000 steps without."""
 
     def __init__(self, value: float | None) -> None:
-        self.value, self._good = (65536.0 if value is None else float(value)), 0
+        self.value, self.good = (65536.0 if value is None else float(value)), 0
 
     def accept(self, is_finite: bool) -> bool:
         """Whether the step updates the model."""
-        self._good = self._good + 1 if is_finite else 0
+        self.good = self.good + 1 if is_finite else 0
         if not is_finite:
             self.value /= 2
-        elif self._good == 2000:
-            self.value, self._good = self.value * 2, 0
+        elif self.good == 2000:
+            self.value, self.good = self.value * 2, 0
         return is_finite
 
 

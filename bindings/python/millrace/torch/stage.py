@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -13,23 +12,13 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import InvalidArgument
+from . import draws
 from .loss import LossRule, UnitLoss
 from .split_backward import Gradient, Learned, SavedTensors, SplitBackward, accumulate
 
 Tensors = tuple[Optional[torch.Tensor], ...]
 
-_drawing = threading.RLock()  # the default generators belong to the process
 _NOTHING = nullcontext()
-_MIX = 0x9E3779B97F4A7C15
-
-
-def seed(step: int, micro_batch: int, stage: int, base: int = 1) -> None:
-    """Seeds PyTorch's default generators as a pipeline does before every forward pass of a stage."""
-    mixed = base
-    for number in (step, micro_batch, stage):
-        mixed = ((mixed ^ (number + 1)) * _MIX + (mixed >> 29)) & (2**64 - 1)
-        mixed ^= mixed >> 32
-    torch.manual_seed(mixed >> 1)
 
 
 @dataclass
@@ -358,29 +347,12 @@ class ModuleStage:
 
     @contextmanager
     def _drawn(self, unit: int) -> Any:
-        with _drawing if self._takes_turns else nullcontext():
-            seed(self._run.step, self._run.first_unit + unit, self.number, self._run.seed)
-            before = generator_state() if self.draws is None else None
+        with draws.turn if self._takes_turns else nullcontext():
+            draws.seed(self._run.step, self._run.first_unit + unit, self.number, self._run.seed)
+            before = draws.GeneratorState() if self.draws is None else None
             yield
             if before is not None:
-                self.draws = generator_state() != before
-
-
-class _GeneratorState:
-    """Compares states of PyTorch's default generators, which are bytes on the host on every device."""
-
-    def __init__(self) -> None:
-        self._states = [torch.get_rng_state()]
-        if torch.cuda.is_available():
-            self._states.append(torch.cuda.get_rng_state())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _GeneratorState) and all(map(torch.equal, self._states, other._states))
-
-
-def generator_state() -> _GeneratorState:
-    """Of the CPU and the current GPU."""
-    return _GeneratorState()
+                self.draws = draws.GeneratorState() != before
 
 
 def _leaf(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
