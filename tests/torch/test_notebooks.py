@@ -20,32 +20,38 @@ from millrace.torch.stage import Bytes
 torch.set_num_threads(1)
 
 
-def rows_drawn(folder: Path, body: str) -> int:
-    """How many different rows of pixels a browser makes of it."""
+BAND = 300  # pixels
+
+
+def rows_drawn(folder: Path, bodies: list[str]) -> list[int]:
+    """How many different rows of pixels a browser makes of each, one under another."""
     page, picture = folder / "page.html", folder / "page.png"
-    page.write_text(f"<!DOCTYPE html><body>{body}</body>")
-    browser = ["timeout", "120", "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-               "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1000,600",
-               f"--user-data-dir={folder / 'profile'}", f"--screenshot={picture}", f"file://{page}"]
-    subprocess.run(browser, check=True, capture_output=True, timeout=150)
+    bands = "".join(f'<div style="height:{BAND}px;overflow:hidden">{body}</div>' for body in bodies)
+    page.write_text(f'<!DOCTYPE html><body style="margin:0">{bands}</body>')
+    browser = ["timeout", "200", "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+               "--disable-background-networking", "--disable-component-update", "--disable-sync",
+               f"--window-size=1000,{BAND * len(bodies)}", f"--user-data-dir={folder / 'profile'}",
+               f"--screenshot={picture}", f"file://{page}"]
+    subprocess.run(browser, check=True, capture_output=True, timeout=220)
     png, at, packed = picture.read_bytes(), 8, b""
     while at < len(png):  # chunks: length, kind, data, checksum
         size = int.from_bytes(png[at : at + 4], "big")
         packed += png[at + 8 : at + 8 + size] if png[at + 4 : at + 8] == b"IDAT" else b""
         at += 12 + size
     pixels = zlib.decompress(packed)
-    return len({pixels[first : first + len(pixels) // 600] for first in range(0, len(pixels), len(pixels) // 600)})
+    row = len(pixels) // (BAND * len(bodies))
+    return [len({pixels[row * at : row * at + row] for at in range(BAND * band, BAND * band + BAND)})
+            for band in range(len(bodies))]
 
 
 def test_a_browser_draws_plans_runs_and_reports(tmp_path):
     pipeline = pipeline_of(layers(), schedule="zb-h1")
     report = pipeline.fit(points(), validation=0.25, batch_size=12, epochs=3)
-    shown = [pipeline.program, pipeline, pipeline.program.simulate(), report]
-    assert rows_drawn(tmp_path, "") <= 3
-    for what in shown:
-        assert rows_drawn(tmp_path, what._repr_html_()) > 20, type(what)
-    assert "0.25" not in report._repr_html_() and report._repr_html_().count("<tr>") == 1 + 3 + 1 + 3
-    assert pipeline._repr_html_().count("<svg") == 1 and "measured" in pipeline._repr_html_()
+    shown = [one._repr_html_() for one in (pipeline.program, pipeline, pipeline.program.simulate(), report)]
+    *drawn, empty = rows_drawn(tmp_path, [*shown, ""])
+    assert empty <= 3 and min(drawn) > 20, drawn
+    assert shown[3].count("<tr>") == 1 + 3 + 1 + 3
+    assert shown[1].count("<svg") == 1 and "measured" in shown[1]
 
 
 @pytest.mark.parametrize("schedule, chunks", [("zb-h1", 1), ("zb-v", 2)])
