@@ -12,7 +12,7 @@
 #include "training/lone_values.hpp"
 #include "training/saving.hpp"
 #include "training/trainer_state.hpp"
-#include "training/watch/step_times.hpp"
+#include "millrace/training/step_times.hpp"
 
 namespace millrace {
 namespace {

@@ -11,7 +11,7 @@
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
 #include "training/watch/inspection.hpp"
-#include "training/watch/step_times.hpp"
+#include "millrace/training/step_times.hpp"
 
 namespace millrace {
 namespace {

@@ -14,7 +14,7 @@
 #include "training/ties.hpp"
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
-#include "training/watch/step_times.hpp"
+#include "millrace/training/step_times.hpp"
 
 namespace millrace {
 namespace {

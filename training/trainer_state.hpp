@@ -15,7 +15,7 @@
 #include "training/batch_digest.hpp"
 #include "training/checkpoint/saver.hpp"
 #include "training/optimizer_shards.hpp"
-#include "training/watch/step_watch.hpp"
+#include "millrace/training/step_watch.hpp"
 
 namespace millrace {
 

@@ -6,7 +6,7 @@
 #include "millrace/core/error.hpp"
 #include "training/agreement.hpp"
 #include "training/trainer_state.hpp"
-#include "training/watch/step_times.hpp"
+#include "millrace/training/step_times.hpp"
 
 namespace millrace {
 namespace {

@@ -35,6 +35,12 @@ class MiniBatch:
         self.outputs: dict[int, Any] = {}
         self._given = inputs, targets
 
+    def require_weight(self, found: float) -> None:
+        """Raises InvalidArgument unless the losses weigh what gradients were divided by."""
+        if abs(found - self.weight) > 1e-9 * self.weight:
+            raise InvalidArgument(f"the losses of this step weigh {found:g}, its gradient was divided by "
+                                  f"{self.weight:g}: give loss_weight, or step(weight=...)")
+
     def digest(self) -> int:
         """Of the bytes that lie on the host: ranks compare it."""
         digest = 1

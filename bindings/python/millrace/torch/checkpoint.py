@@ -205,7 +205,8 @@ def load(pipeline: Pipeline, folder: str, manifest: Manifest) -> ValidationRecor
     pipeline.saved.restore_optimizer(state, lambda name: {
         part: tensor(name, part) for part in parts.get(name, []) if part != "value"})
     pipeline.saved.restore_loss_scale(json.loads(manifest.settings["loss_scale"]))
-    pipeline.restore_counters(manifest.counters)
+    pipeline.global_step, pipeline.mini_batches, *position = manifest.counters
+    pipeline.position = tuple(position)
     return manifest.validation
 
 

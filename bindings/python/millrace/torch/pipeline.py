@@ -101,7 +101,7 @@ class Pipeline:
         def made(replica: int, number: int) -> ModuleStage:
             stage = self._partition.stage(replica, number)
             self._stages[replica, number] = ModuleStage(
-                stage.module, [stage.module], number, is_last=number == shape.stages - 1, chained=stage.chained,
+                stage.call, [stage.module], number, is_last=number == shape.stages - 1, chained=stage.chained,
                 loss=self._loss, precision=casts_to, threads=threads_per_rank, takes_turns=takes_turns,
                 name=f"stage {number}")
             return self._stages[replica, number]
@@ -182,6 +182,10 @@ class Pipeline:
         """Start and end of every action of the last step in seconds, an array per rank."""
         return self._passes.timeline
 
+    def _repr_html_(self) -> str:
+        """The last step's actions, in a notebook."""
+        return f"<div>{self._passes.svg(self.program.name + ', measured')}</div>"
+
     def fit(
         self,
         data: Any,
@@ -200,6 +204,9 @@ class Pipeline:
         on_epoch: Callable[[Any], object] | None = None,
         on_validation: Callable[[Any], object] | None = None,
         progress: bool = False,
+        log: Any = None,
+        metrics: Any = None,
+        report: Any = None,
     ) -> FitReport:
         """Trains for `epochs`, or `steps` mini-batches. After resume() it continues where the checkpoint was
         saved.
@@ -211,8 +218,10 @@ class Pipeline:
         - `keep_best`: "loss" or "accuracy": keeps the best checkpoint beside the newest.
         - `early_stopping`: ends after so many validations without an improvement of `min_delta`.
         - `save_every`: steps between checkpoints; the last state is saved too, where there is a save_folder.
-        - `progress`: a bar, by the package tqdm."""
-        from . import fit
+        - `progress`: a bar, by the package tqdm.
+        - `log`, `metrics`, `report`: files that rank 0 writes, as `millrace train` does: a record of every step
+          (FILE.jsonl or FILE.csv; continued after resume()), metrics for Prometheus, the run as a page."""
+        from . import fit, records
 
         validates = fit.rules(validate_every, keep_best, early_stopping, min_delta)
         fit.require(self.checkpoints is not None, validation is not None, keep_best, early_stopping, save_every)
@@ -225,7 +234,8 @@ class Pipeline:
         loop = fit.Fit(self, training, epochs, steps, validation, validates, batch_size)
         bar = fit.bar(epochs, steps, training.batches()) if progress and self.rank == 0 else None
         with self.checkpoints.held() if self.checkpoints is not None else nullcontext():
-            return loop.run(on_step, on_epoch, on_validation, save_every, bar)
+            with records.RunFiles(self, self._passes, self._group, (log, metrics, report), validation is not None) as files:
+                return loop.run(on_step, on_epoch, on_validation, save_every, bar, files)
 
     def save(self) -> str:
         """Saves a checkpoint into `save_folder`; its folder. All ranks call it."""
@@ -267,7 +277,7 @@ class Pipeline:
         first = (copy * self.accumulate + index) * count
         run = StepInput(
             step=number, seed=self.seed, first_unit=first, weight=batch.weight, training=training,
-            loss_scale=self._scale.value if self._scale is not None and training else 1.0,
+            loss_scale=self.loss_scale if training else 1.0,
             inputs=batch.inputs[first : first + count], targets=batch.targets[first : first + count],
             weights=batch.weights[first : first + count], first_row=batch.first_rows[first : first + count],
             losses=batch.losses, outputs=batch.outputs)
@@ -284,7 +294,7 @@ class Pipeline:
             norms = self._sums.norms()
             read = self._read(batch.losses, norms, batch.digest() if self._here.world > 1 else 0)
             total = self._sums.total(read)
-        self._require_weight(batch, read)
+        batch.require_weight(read.weight)
         skipped = read.weight == 0 or (self._scale is not None and not self._scale.accept(bool(torch.isfinite(total))))
         factor = 1.0
         rate = float(self.optimizer.param_groups[0]["lr"]) if self.optimizer is not None else 0.0
@@ -304,11 +314,6 @@ class Pipeline:
     def _read(self, losses: Any, norms: list[torch.Tensor], digest: int = 0) -> Any:
         """What the host learns of a step, of all ranks; everything on a device is read here, at once."""
         return gradients.read(losses, norms, digest, self._group if self._here.world > 1 else None)
-
-    def _require_weight(self, batch: MiniBatch, read: Any) -> None:
-        if abs(read.weight - batch.weight) > 1e-9 * batch.weight:
-            raise InvalidArgument(f"the losses of this step weigh {read.weight:g}, its gradient was divided by "
-                                  f"{batch.weight:g}: give loss_weight, or step(weight=...)")
 
     @contextmanager
     def _working(self, what: str, number: int) -> Iterator[None]:
@@ -371,16 +376,15 @@ class Pipeline:
         """Which data-parallel replica this process is of."""
         return self._here.rank // self.program.shape.ranks if self._here.world > 1 else 0
 
+    @property
+    def loss_scale(self) -> float:
+        return self._scale.value if self._scale is not None else 1.0
+
     def gather(self, text: str) -> list[str]:
-        """The texts of all ranks."""
+        """Of all ranks."""
         if self._here.world == 1:
             return [text]
         return self._group.gather(text, Label.Checkpoint)
-
-    def restore_counters(self, counters: Sequence[int]) -> None:
-        """Of a checkpoint."""
-        self.global_step, self.mini_batches = counters[0], counters[1]
-        self.position = counters[2], counters[3]
 
     # What ranks share.
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-from torch import nn
+from torch import get_num_threads, nn
+from torch.autograd import profiler
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import InvalidArgument
@@ -19,6 +20,7 @@ from .split_backward import Gradient, Learned, SavedTensors, SplitBackward, accu
 Tensors = tuple[Optional[torch.Tensor], ...]
 
 _NOTHING = nullcontext()
+_HOSTS = (torch.device("cpu"), torch.device("meta"))  # without settings of a thread
 
 
 @dataclass
@@ -196,19 +198,19 @@ class ModuleStage:
 
     def _pass(self, op: str, unit: int) -> AbstractContextManager[Any]:
         """PyTorch's settings of this thread."""
-        if torch.get_num_threads() != self._threads:
+        if get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
         casts = self._precision is not None and op in "FR"
-        if not casts and self._device.type in ("cpu", "meta") and not torch.autograd._profiler_enabled():
+        if not casts and self._device in _HOSTS and not profiler._is_profiler_enabled:
             return _NOTHING
         return self._set(f"{self.number}{op}{unit}", casts)
 
     @contextmanager
     def _set(self, action: str, casts: bool) -> Any:
         with ExitStack() as stack:
-            if self._device.type not in ("cpu", "meta"):
+            if self._device not in _HOSTS:
                 stack.enter_context(getattr(torch, self._device.type).device(self._device))
-            if torch.autograd._profiler_enabled():
+            if profiler._is_profiler_enabled:
                 stack.enter_context(torch.profiler.record_function(action))
             if casts:
                 stack.enter_context(torch.autocast(self._device.type, self._precision, cache_enabled=False))
@@ -264,8 +266,11 @@ class ModuleStage:
         # What of a unit without a graph will need a gradient is known when it is computed again.
         wants = not keeps and (bool(made.inputs) or self._is_trained())
         for at, one in enumerate(self._tensors_of(value)):
-            alias = None if one is None else one.detach()
-            if alias is not None and (one.requires_grad or wants and one.is_floating_point()):
+            if one is None:
+                given.append(None)
+                continue
+            alias = one.detach()
+            if one.requires_grad or wants and one.is_floating_point():
                 alias.requires_grad_()
                 if keeps:
                     made.positions.append(at)
@@ -321,6 +326,8 @@ class ModuleStage:
             return ()
 
     def _tensors_of(self, value: Any) -> Tensors:
+        if isinstance(value, torch.Tensor):
+            return (value,)
         several = value if isinstance(value, (tuple, list)) else (value,)
         if several and all(one is None or isinstance(one, torch.Tensor) for one in several):
             return tuple(several)
@@ -342,12 +349,12 @@ class ModuleStage:
     def _seeded(self, unit: int) -> AbstractContextManager[Any]:
         """Stages that draw random numbers take turns where they share a process."""
         if self.draws is False or not self._run.training or self._device.type == "meta":
-            return nullcontext()
+            return _NOTHING
         return self._drawn(unit)
 
     @contextmanager
     def _drawn(self, unit: int) -> Any:
-        with draws.turn if self._takes_turns else nullcontext():
+        with draws.turn if self._takes_turns else _NOTHING:
             draws.seed(self._run.step, self._run.first_unit + unit, self.number, self._run.seed)
             before = draws.GeneratorState() if self.draws is None else None
             yield

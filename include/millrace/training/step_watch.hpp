@@ -11,7 +11,7 @@
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/training/records.hpp"
 #include "millrace/transport/process_group.hpp"
-#include "training/watch/step_times.hpp"
+#include "millrace/training/step_times.hpp"
 
 namespace millrace {
 
