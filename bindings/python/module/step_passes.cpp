@@ -153,7 +153,10 @@ class Passes {
 };
 
 /// Of millrace.results.StepReport, and what it does not have.
-StepReport step_report(const py::object& given, std::int64_t epoch, std::int64_t batch, double scale) {
+StepReport step_report(const py::object& given,
+                       std::int64_t epoch,
+                       std::int64_t batch,
+                       double scale) {
   StepReport report;
   report.epoch = epoch;
   report.batch = batch;

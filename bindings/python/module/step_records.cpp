@@ -64,7 +64,8 @@ void bind_step_records(py::module_& module) {
           "last"_a)
       .def("page", &RunTotals::page, "title"_a, "subtitle"_a, "program"_a, "last"_a)
       .def_property_readonly("steps", [](const RunTotals& self) { return self.totals.steps(); })
-      .def_property_readonly("restarts", [](const RunTotals& self) { return self.totals.restarts(); })
+      .def_property_readonly("restarts",
+                             [](const RunTotals& self) { return self.totals.restarts(); })
       .def_property_readonly("goodput", [](const RunTotals& self) { return self.totals.goodput(); })
       .def_property_readonly("bottleneck",
                              [](const RunTotals& self) { return bottleneck(self.totals); });
