@@ -67,6 +67,8 @@ def train(folder: str, *words: str, schedule: str = SCHEDULE) -> dict:
         ("log", "log.jsonl"), ("metrics", "run.prom"), ("report", "run.html"))} if "watch" in options else {}
     if "log" in options:
         watched["log"] = options["log"]
+    if "apart" in options:
+        watched["seed"] = 1 + pipeline.rank
     report = pipeline.fit(data(), **watched, epochs=4, batch_size=32, steps=int(options["steps"]) if "steps" in options else None,
                           validation=0.1, validate_every=3, keep_best="loss",
                           early_stopping=int(options.get("early_stopping", 0)), min_delta=float(options.get("delta", 0)), save_every=4)
