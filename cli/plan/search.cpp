@@ -127,7 +127,7 @@ std::string repeating(const Program& program) {
   const std::string text = describe_recompute(program);
   if (text == "none") return "";
   if (text.ends_with(" in part"))
-    return "Recomputes " + text + ": --out writes the plan, simulate and train read it.\n";
+    return "Recomputes " + text + ": --out writes the plan, which simulate and train read.\n";
   return "Recomputes " + text + ": --recompute=" + text +
          " for simulate and train; a plan file says it itself.\n";
 }
@@ -271,9 +271,8 @@ void add_search_options(CLI::App& subcommand, SearchArguments& arguments) {
                         "the stages, simulate and train take them");
             arguments.recompute = text;
           },
-          "choose: let stages run the forward of some micro-batches again where memory is short, "
-          "in "
-          "the time of --r, and say which stages (default none)")
+          "choose: let stages run their forward again for some or all micro-batches where memory "
+          "is short, in the time of --r, and say which (default none)")
       ->type_name("WHICH");
   subcommand.add_flag("--no-bidirectional",
                       arguments.no_bidirectional,

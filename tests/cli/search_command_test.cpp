@@ -163,7 +163,7 @@ TEST_F(SearchCommand, PrintsTheRecomputeOptionOfTheWinner) {
 TEST_F(SearchCommand, RecomputeByMicroBatch_IsWrittenAsAPlan) {
   const std::string asked = "-p 2 -m 4 -v 1 --no-bidirectional --memory-limit 1 --recompute choose";
   const Ran chosen = command("search --budget 200 " + asked);
-  EXPECT_THAT(chosen.text, HasSubstr("in part: --out writes the plan, simulate and train read it"));
+  EXPECT_THAT(chosen.text, HasSubstr("in part: --out writes the plan, which simulate and"));
   const std::string plan = path("finer.json");
   const json found = best(asked + " --out " + plan);
   EXPECT_EQ(found["makespan"], 15);

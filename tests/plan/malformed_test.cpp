@@ -208,7 +208,11 @@ Calls passes() {
          return insert_recompute(
              p, std::vector<bool>(static_cast<std::size_t>(std::max(0, p.shape.stages())), true));
        })},
+      {"insert_recompute of actions", alone([](auto& p) {
+         return insert_recompute(p, [](const Action& action) { return action.stage.value == 0; });
+       })},
       {"recomputed_stages", alone([](auto& p) { return recomputed_stages(p); })},
+      {"describe_recompute", alone([](auto& p) { return describe_recompute(p); })},
       {"decouple_pairs", alone([](auto& p) { return decouple_pairs(p); })},
       {"compute_only", alone([](auto& p) { return compute_only(p); })}};
 }

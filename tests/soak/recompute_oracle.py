@@ -1,8 +1,9 @@
 """What choosing recompute by (stage, micro-batch) can give for fixed orders, by integer programs.
 
-Prints tests/golden/recompute_by_micro_batch.json: seeded pipelines of unequal stages with a memory limit below
-1F1B's peak, and for each the best makespan of 1f1b, eager-1f1b and zb-h1 when HiGHS decides which
-forwards run again. Needs SciPy: recompute_oracle.py build/release/millrace
+Prints tests/golden/recompute_by_micro_batch.json without `by_stage`: seeded pipelines of unequal
+stages with a memory limit below 1F1B's peak, and for each the best makespan of 1f1b, eager-1f1b and
+zb-h1 if HiGHS decides which forward passes run again. `by_stage` is what `search -v 1` found while
+it still chose by stage. Needs SciPy: recompute_oracle.py build/release/millrace
 """
 
 import json
@@ -36,11 +37,12 @@ def drawn(number):
 
 def order(millrace, name, case):
     """Per rank: (op, stage, micro-batch)."""
-    plan = subprocess.run(
-        [millrace, "show", name, "-p", str(case["costs"]["ranks"]), "-m", str(case["micro_batches"]), "--plan"],
-        check=True, capture_output=True, text=True).stdout
-    one = re.compile(r"(\d+)([FBIW])(\d+)")
-    return [[(op, int(s), int(m)) for s, op, m in one.findall(line)] for line in json.loads(plan)["program"]]
+    p, m = case["costs"]["ranks"], case["micro_batches"]
+    plan = subprocess.run([millrace, "show", name, "-p", str(p), "-m", str(m), "--plan"],
+                          check=True, capture_output=True, text=True).stdout
+    action = re.compile(r"(\d+)([FBIW])(\d+)")
+    return [[(op, int(stage), int(unit)) for stage, op, unit in action.findall(line)]
+            for line in json.loads(plan)["program"]]
 
 
 class IntegerProgram:
@@ -117,8 +119,9 @@ class IntegerProgram:
         objective = numpy.zeros(columns)
         objective[0] = 1
         matrix = coo_array((values, (i, j)), shape=(len(self.rows), columns)).tocsr()
-        found = milp(objective, constraints=LinearConstraint(matrix, numpy.array(self.least), numpy.inf),
-                     integrality=binary, bounds=Bounds(0, most), options={"time_limit": SECONDS})
+        rows = LinearConstraint(matrix, numpy.array(self.least), numpy.inf)
+        found = milp(objective, constraints=rows, integrality=binary, bounds=Bounds(0, most),
+                     options={"time_limit": SECONDS})
         return None if found.x is None else round(found.fun, 6)
 
 
@@ -127,7 +130,9 @@ def main(millrace):
     while len(cases) < CASES:
         case = drawn(number)
         number += 1
-        values = {name: IntegerProgram(order(millrace, name, case), case).solve() for name in ORDERS}
+        values = {}
+        for name in ORDERS:
+            values[name] = IntegerProgram(order(millrace, name, case), case).solve()
         print(number - 1, values, file=sys.stderr, flush=True)
         fitting = [value for value in values.values() if value is not None]
         if fitting:

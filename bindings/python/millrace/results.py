@@ -295,7 +295,7 @@ class Found:
 class SearchResult:
     """The best schedule, what is not beaten, and how far the best can be from the optimum.
 
-    With recompute, `lower_bound` and `proven` cover recompute by stage: all micro-batches or none.
+    With recompute, `lower_bound` and `proven` cover any choice of stages and micro-batches.
     """
 
     best: Found | None

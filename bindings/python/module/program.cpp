@@ -283,7 +283,8 @@ ProgramClass bind_program(py::module_& module) {
       .def_property_readonly(
           "recomputed_stages",
           [](const Program& self) { return describe_recompute(self); },
-          "Which stages run their forward again: \"none\", \"all\" or \"stages:0,2-4\".")
+          "Which stages run their forward again: \"none\", \"all\" or \"stages:0,2-4\", with "
+          "\" in part\" if some of their micro-batches do not.")
       .def("__len__", &Program::size)
       .def("__repr__", &repr)
       .def("__eq__", [](const Program& self, const Program& other) { return self == other; })

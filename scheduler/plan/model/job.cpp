@@ -196,6 +196,15 @@ void Job::find_whole() {
     whole_ = whole_ && std::ranges::all_of(meeting.ways, whole);
 }
 
+double Job::peak(const JobOrder& order, std::size_t rank) const {
+  double memory = 0, peak = 0;
+  for (std::size_t at = first(rank); at < first(rank + 1); ++at) {
+    peak = std::max(peak, memory + room(order[at]));
+    memory += this->memory(order[at]);
+  }
+  return peak;
+}
+
 JobOrder Job::own_order() const {
   JobOrder order(size());
   std::iota(order.begin(), order.end(), Node{0});

@@ -113,6 +113,9 @@ class Job {
   /// recompute, and recompute or not as it does there. A forward and its backward go together.
   void price_like(const Job& other, Node node);
 
+  /// Largest memory of the rank at any moment of `order`.
+  [[nodiscard]] double peak(const JobOrder& order, std::size_t rank) const;
+
   /// The order of the program the job was made of.
   [[nodiscard]] JobOrder own_order() const;
   /// The program that runs `order`, every recompute right before its backward.

@@ -26,14 +26,20 @@ class Work {
   /// Asks now.
   void ask() {
     spent_ = 0;
-    if (stop_ && stop_()) throw Stopped("stopped by the caller");
+    if (!stop_ || !stop_()) return;
+    stopped_ = true;
+    throw Stopped("stopped by the caller");
   }
+
+  /// Whether the caller wanted no more.
+  [[nodiscard]] bool stopped() const { return stopped_; }
 
  private:
   static constexpr std::size_t kBetweenQuestions = std::size_t{1} << 16U;
 
   Stop stop_;
   std::size_t spent_ = 0;
+  bool stopped_ = false;
 };
 
 }  // namespace millrace::plan

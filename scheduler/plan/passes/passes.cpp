@@ -83,11 +83,7 @@ Program compute_only(Program program) {
   });
 }
 
-namespace {
-
-/// `wanted(action)` says before which B and I.
-template <class Wanted>
-Program with_recompute(Program program, Wanted&& wanted) {
+Program insert_recompute(Program program, const std::function<bool(const Action&)>& wanted) {
   const bool has_recompute =
       std::any_of(program.ranks.begin(), program.ranks.end(), [](const std::vector<Action>& list) {
         return std::any_of(list.begin(), list.end(), [](const Action& action) {
@@ -113,10 +109,8 @@ Program with_recompute(Program program, Wanted&& wanted) {
   });
 }
 
-}  // namespace
-
 Program insert_recompute(Program program) {
-  return with_recompute(std::move(program), [](const Action&) { return true; });
+  return insert_recompute(std::move(program), [](const Action&) { return true; });
 }
 
 Program insert_recompute(Program program, const std::vector<bool>& of_stage) {
@@ -124,13 +118,9 @@ Program insert_recompute(Program program, const std::vector<bool>& of_stage) {
     return "recompute is said of " + std::to_string(of_stage.size()) + " stages; the program has " +
            std::to_string(program.shape.stages());
   });
-  return with_recompute(std::move(program), [&](const Action& action) {
+  return insert_recompute(std::move(program), [&](const Action& action) {
     return action.stage.index() < of_stage.size() && of_stage[action.stage.index()];
   });
-}
-
-Program insert_recompute(Program program, const std::function<bool(const Action&)>& wanted) {
-  return with_recompute(std::move(program), wanted);
 }
 
 }  // namespace millrace

@@ -221,14 +221,14 @@ Figures Evaluator::figures(const JobOrder& order) {
 
 double Evaluator::peak(const JobOrder& order) const {
   double peak = 0;
-  for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    double memory = 0;
-    for (std::size_t at = job_.first(r); at < job_.first(r + 1); ++at) {
-      peak = std::max(peak, memory + job_.room(order[at]));
-      memory += job_.memory(order[at]);
-    }
-  }
+  for (std::size_t r = 0; r < ranks_.size(); ++r) peak = std::max(peak, job_.peak(order, r));
   return peak;
+}
+
+double Evaluator::idle_before(const JobOrder& order, std::size_t at) const {
+  const std::size_t rank = job_.rank(order[at]);
+  const double free = at == job_.first(rank) ? starts_[rank] : end(order[at - 1]);
+  return std::max(0.0, start(order[at]) - free);
 }
 
 }  // namespace millrace::plan

@@ -108,6 +108,8 @@ class Evaluator {
   [[nodiscard]] Figures figures(const JobOrder& order);
   /// Largest memory of any rank at any moment of `order`.
   [[nodiscard]] double peak(const JobOrder& order) const;
+  /// Ticks that a rank waits for what stands at the place `at`, by the times of the current order.
+  [[nodiscard]] double idle_before(const JobOrder& order, std::size_t at) const;
 
  private:
   struct RankState {

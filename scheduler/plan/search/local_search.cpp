@@ -170,7 +170,7 @@ bool LocalSearch::sensible(const Move& move) const {
   return true;
 }
 
-/// Lets a critical backward, or the next one of the path, recompute no more.
+/// A critical backward, or the next one of the path that recomputes, shall recompute no more.
 LocalSearch::Move LocalSearch::propose_choice(const Draw& draw) const {
   const std::size_t drawn = below(draw[0], critical_.size());
   for (std::size_t i = 0; i < critical_.size(); ++i) {
@@ -193,27 +193,20 @@ void LocalSearch::shift(std::size_t from, std::size_t to) {
 }
 
 bool LocalSearch::within_memory(std::size_t rank) const {
-  if (options_.memory_limit == std::numeric_limits<double>::infinity()) return true;
-  double memory = 0, peak = 0;
-  for (std::size_t at = job_.first(rank); at < job_.first(rank + 1); ++at) {
-    peak = std::max(peak, memory + job_.room(order_[at]));
-    memory += job_.memory(order_[at]);
-  }
-  return within_limit(peak, options_.memory_limit);
+  return options_.memory_limit == std::numeric_limits<double>::infinity() ||
+         within_limit(job_.peak(order_, rank), options_.memory_limit);
 }
 
-/// Where the rank's memory is short, lets others recompute: mostly those that lose least time or,
-/// of equals, run last; else the one that runs last or any.
+/// Where the rank's memory is short, others recompute: mostly those with the longest idle time
+/// before them and, of equals, the last one; now and then the last one, or any.
 bool LocalSearch::make_room(std::size_t rank, const Move& move) {
   if (choice_ == nullptr) return within_memory(rank);
   const auto price = [&](Node backward) {
     const double last = static_cast<double>(order_.size() - place_[backward]);
     if (move.word % 4 == 0) return last;
     if (move.word % 4 == 1) return static_cast<double>(std::size_t{backward} * move.word % 1009);
-    const std::size_t at = place_[backward];
-    const double free = at == job_.first(rank) ? 0 : evaluator_.end(order_[at - 1]);
-    const double gap = std::max(0.0, evaluator_.start(backward) - free);
-    return last - static_cast<double>(order_.size()) * gap;
+    const double idle = evaluator_.idle_before(order_, place_[backward]);
+    return last - static_cast<double>(order_.size()) * idle;
   };
   return choice_->make_room(order_, rank, options_.memory_limit, price, move.kept);
 }

@@ -288,8 +288,8 @@ void Search::solve_small() {
   }
 }
 
-/// Proves or improves one shape; returns the states that it took. Choices of stages bound nothing
-/// where micro-batches may choose; what recomputes at no time bounds them all.
+/// Proves or improves one shape; returns the states that it took. With recompute, choices of stages
+/// only improve: the bound is of what recomputes at no time.
 std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
   const Cost cost = search_cost(options_, shape.shape);
   const std::vector<BoundedChoice> choices = choices_for(options_, shape, cost);
@@ -299,13 +299,14 @@ std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
     const FoundSchedule* const found = finds_.best();
     const bool open = found == nullptr || choices[i].bound < finds_.value(*found);
     const std::int64_t share = left / static_cast<std::int64_t>(choices.size() - i);
-    const double of_choice =
-        open ? solve_choice(shape.shape, cost, choices[i].choice, share, left) : choices[i].bound;
-    if (!options_.recompute) bound = std::min(bound, of_choice);
+    bound = std::min(
+        bound,
+        open ? solve_choice(shape.shape, cost, choices[i].choice, share, left) : choices[i].bound);
   }
-  std::int64_t more = states;  // besides those for stages, which shall find what they find alone
-  if (options_.recompute)
+  if (options_.recompute) {
+    std::int64_t more = states;
     bound = solve_choice(shape.shape, with_least_memory(cost), {}, states, more);
+  }
   if (split_covers_all(cost)) shape.bound = std::max(shape.bound, bound);
   return states - left;
 }
@@ -347,9 +348,9 @@ void Search::go() {
   if (options_.recompute) vary_recompute();
   if (!finished()) solve_small();
   if (!finished()) search_locally();
-  if (options_.recompute && !finished()) {
+  if (options_.recompute && !finished() && !out_of_time()) {
+    tell("local search of recompute by micro-batch");
     by_unit_.search(finds_.best_programs(kLocalStarts), shapes_.bound());
-    finds_.take(by_unit_.finds());
   }
 }
 
@@ -359,6 +360,7 @@ SearchResult Search::run() {
   } catch (const Stopped&) {
     cut_by_time_ = true;
   }
+  finds_.take(by_unit_.finds());
   SearchResult result;
   if (const FoundSchedule* found = finds_.best()) result.best = *found;
   result.front = pareto_front(finds_.within());

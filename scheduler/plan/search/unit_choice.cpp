@@ -71,17 +71,9 @@ void UnitChoice::give_back(const JobOrder& order, double limit) {
   for (const Node node : order) {
     if (!job_.recomputes(node)) continue;
     choose(node, false);
-    if (!fits(order, job_.rank(node), limit)) choose(node, true);
+    if (!within_limit(job_.peak(order, job_.rank(node)), limit)) choose(node, true);
   }
-}
-
-bool UnitChoice::fits(const JobOrder& order, std::size_t rank, double limit) const {
-  double level = 0, peak = 0;
-  for (Node at = job_.first(rank); at < job_.first(rank + 1); ++at) {
-    peak = std::max(peak, level + job_.room(order[at]));
-    level += job_.memory(order[at]);
-  }
-  return within_limit(peak, limit);
+  open_.clear();
 }
 
 }  // namespace millrace::plan

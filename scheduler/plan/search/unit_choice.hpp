@@ -12,7 +12,7 @@ namespace millrace::plan {
 /// A choice for every backward pass of a job. Thread-safety: externally synchronised.
 class UnitChoice {
  public:
-  /// Of a backward: what dropping its forward's activations costs; the least is dropped first.
+  /// Cost of a recompute before this backward; the cheapest is chosen first.
   using Price = std::function<double(Node backward)>;
 
   /// Begins with the recompute of `program`. As Job in what it throws and what `work` is.
@@ -20,20 +20,19 @@ class UnitChoice {
 
   [[nodiscard]] const Job& job() const { return job_; }
 
-  /// Lets a backward recompute, or not. The change is open until it is settled or undone.
+  /// Changes whether a backward recomputes. The change is open until it is settled or undone.
   void choose(Node backward, bool again);
   /// Backwards whose choice is open, each once.
   [[nodiscard]] const std::vector<Node>& open() const { return open_; }
   void settle() { open_.clear(); }
   void undo();
 
-  /// Lets backwards of the rank recompute until it stays within the limit at every place of the
-  /// order; `kept` does not. False: that cannot be; what was chosen on the way is open.
+  /// Lets backwards of the rank recompute, except `kept`, until the rank stays within the limit at
+  /// every place of the order. False: that is impossible; choices on the way are open.
   bool make_room(
       const JobOrder& order, std::size_t rank, double limit, const Price& price, Node kept);
-  /// Of the recomputes, those that the ranks have room to do without, stop.
+  /// Backwards no longer recompute where the ranks have room, the first of the order first. Settles.
   void give_back(const JobOrder& order, double limit);
-  [[nodiscard]] bool fits(const JobOrder& order, std::size_t rank, double limit) const;
 
  private:
   [[nodiscard]] bool helps(Node backward) const {

@@ -1,11 +1,12 @@
-// Recompute by (stage, micro-batch): orders that hold too much, with as few units running their
-// forward again as make them fit, improved in order and choice.
+// Recompute by (stage, micro-batch): of orders that hold too much, some units run their forward
+// again until the order fits; then both are improved.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "plan/search/finds.hpp"
+#include "plan/search/local_search.hpp"
 #include "plan/search/unit_choice.hpp"
 
 namespace millrace::plan {
@@ -17,28 +18,24 @@ class UnitSearch {
   UnitSearch(const SearchOptions& options, Work& work, std::int64_t& evaluations)
       : options_(options), work_(work), evaluations_(evaluations) {}
 
-  /// Times the passes of a program that holds too much with units recomputing. `work` may be null.
+  /// Times the passes of a program with units recomputing, if it holds too much without. `work` may
+  /// be null.
   void time(const FoundSchedule& found, const Cost& cost, Work* work);
 
-  /// Improves the best finds, and `starts`, which recompute by stage; nothing where no order held
-  /// too much. Stops at `bound`.
+  /// Improves the best finds and `starts`, with an even share of the budget for each; does nothing
+  /// where no order held too much. Stops at `bound`, in the user's units.
   void search(const std::vector<FoundSchedule>& starts, double bound);
 
   [[nodiscard]] const Finds& finds() const { return finds_; }
 
  private:
-  void search_from(const FoundSchedule& start, std::int64_t budget, double bound);
-  void keep(const FoundSchedule& start,
-            UnitChoice& choice,
-            const JobOrder& order,
-            const Cost& cost,
-            const std::string& refinement);
+  void search_from(FoundSchedule start, LocalSearchOptions local);
+  void keep(FoundSchedule found, const Job& job, const JobOrder& order, const Cost& cost);
 
   const SearchOptions& options_;
   Work& work_;
   std::int64_t& evaluations_;
   Finds finds_{options_};
-  std::uint32_t stream_ = 100;
 };
 
 }  // namespace millrace::plan

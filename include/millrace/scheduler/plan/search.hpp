@@ -50,12 +50,13 @@ struct SearchOptions {
   /// give each other, behind all passes (insert_late_reductions). With several passes
   /// (Cost::passes) the step is what becomes small; the objective is the makespan then.
   std::function<Cost(const Shape&)> cost = {};
-  /// Orders that may be timed, beyond the portfolio, which is always timed whole.
+  /// Orders that may be timed, beyond the portfolio, which is always timed whole; with `recompute`
+  /// as many again.
   std::int64_t budget = 20'000;
   std::uint64_t seed = 1;
   /// Whether stages may run the forward of micro-batches again right before their backward: less
-  /// memory for the time of Cost::recompute. The bound then counts that as free: it holds whatever
-  /// is recomputed, and is often below what can be reached.
+  /// memory for the time of Cost::recompute. The bound then covers any such choice: it takes
+  /// recompute to be free, so it is often below what can be reached.
   bool recompute = false;
   /// Also schedules with two copies of the model (weights count twice; the limit does not see it).
   bool bidirectional = true;
@@ -118,8 +119,8 @@ struct SearchResult {
 /// 4. Where ranks x micro-batches is at most 24, the exact solver on every shape with one or two
 ///    chunks and no slices, with 200,000 states for all of them: a few seconds at most. With
 ///    `recompute` on every choice of at most eight stages, and on one that recomputes at no time.
-/// 5. With `recompute`, where an order held too much: local search from up to six finds, with
-///    `budget` for each, that also moves which micro-batches of a stage recompute.
+/// 5. With `recompute`, where an order held too much: local search from up to six finds, which
+///    share another `budget`; its moves also change which micro-batches of a stage recompute.
 /// Of equally fast schedules the one with fewer recomputing stages is the best, then the one with
 /// less memory; so where there is room nothing recomputes. The bound is the smallest over the
 /// shapes considered, where the exact solver proved a shape its optimum. Never worse than any
