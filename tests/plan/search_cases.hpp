@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
 #include <vector>
 
 #include "millrace/core/random.hpp"
@@ -105,19 +104,22 @@ inline SearchOptions search_options(const SmallCase& of, std::int64_t budget) {
 /// Largest memory of any rank at any moment, inside its passes too.
 inline double most_held(const Program& program, const Cost& cost) {
   double peak = 0;
-  std::set<Action> recomputes;
+  const auto m = static_cast<std::size_t>(program.shape.micro_batches);
+  const auto q = static_cast<std::size_t>(program.shape.slices);
+  const auto unit = [&](const Action& action) {
+    return (action.stage.index() * m + action.micro_batch.index()) * q + action.slice.index();
+  };
+  std::vector<bool> recomputed(static_cast<std::size_t>(program.shape.stages()) * m * q);
   for (const auto& list : program.ranks)
     for (const Action& action : list)
-      if (action.op == Op::Recompute) recomputes.insert(action);
+      if (action.op == Op::Recompute) recomputed[unit(action)] = true;
   for (const auto& list : program.ranks) {
     double memory = 0;
     for (const Action& action : list) {
       const std::size_t s = action.stage.index();
       const double boundary = cost.memory_boundary.empty() ? 0 : cost.memory_boundary[s];
-      Action again = action;
-      again.op = Op::Recompute;
       if (action.op == Op::Forward)
-        memory += (recomputes.contains(again) ? boundary : cost.memory_forward[s]) / cost.slices;
+        memory += (recomputed[unit(action)] ? boundary : cost.memory_forward[s]) / cost.slices;
       if (action.op == Op::Recompute) memory += (cost.memory_forward[s] - boundary) / cost.slices;
       peak = std::max(peak, memory);
       if (gives_input_gradient(action.op)) {

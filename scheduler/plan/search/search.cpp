@@ -122,13 +122,15 @@ void Search::time_one(const Candidate& candidate, Work* work) {
                       .parameters = set_values(candidate.options),
                       .refinement = {}};
   if (options_.recompute) {
+    bool fits = false;
     for (const RecomputeChoice& choice :
          fitting_choices(found.program, cost, options_.memory_limit, work)) {
       FoundSchedule again = found;
       again.program = insert_recompute(found.program, choice);
       if (again.program != found.program) time_program(std::move(again), cost, work);
+      fits = std::ranges::find(choice, true) == choice.end();
     }
-    by_unit_.time(found, cost, work);
+    if (!fits) by_unit_.time(found, cost, work);
   }
   if (candidate.entry != nullptr && candidate.entry->relisted) {
     FoundSchedule shorter = found;

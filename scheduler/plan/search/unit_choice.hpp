@@ -31,7 +31,7 @@ class UnitChoice {
   /// every place of the order. False: that is impossible; choices on the way are open.
   bool make_room(
       const JobOrder& order, std::size_t rank, double limit, const Price& price, Node kept);
-  /// Backwards no longer recompute where the ranks have room, the first of the order first. Settles.
+  /// Backwards no longer recompute where the ranks have room, the first of the order first.
   void give_back(const JobOrder& order, double limit);
 
  private:

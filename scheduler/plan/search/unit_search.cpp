@@ -38,7 +38,10 @@ void UnitSearch::time(const FoundSchedule& found, const Cost& cost, Work* work) 
   finds_.forget_hopeless();
 }
 
-void UnitSearch::keep(FoundSchedule found, const Job& job, const JobOrder& order, const Cost& cost) {
+void UnitSearch::keep(FoundSchedule found,
+                      const Job& job,
+                      const JobOrder& order,
+                      const Cost& cost) {
   Evaluator evaluator(job, options_.objective);
   evaluator.reset(order);
   ++evaluations_;
