@@ -38,7 +38,7 @@ std::ptrdiff_t recomputes(const Program& program) {
 }
 
 /// Written by tests/soak/recompute_oracle.py, which says what `best` and `by_stage` are.
-TEST(SearchByMicroBatch, ReachesIntegerProgramsAndTheChoiceByStage) {
+TEST(SearchByMicroBatch, MeetsIntegerProgramsAndStageChoices) {
   std::ifstream file(MILLRACE_SOURCE_DIR "/tests/golden/recompute_by_micro_batch.json");
   std::vector<double> beyond;
   for (const nlohmann::json& one : nlohmann::json::parse(file)) {
@@ -80,7 +80,7 @@ TEST(SearchByMicroBatch, ProvesWhereNothingHasToRecompute) {
   EXPECT_EQ(recomputes(result.best->program), 0);
 }
 
-TEST(SearchByMicroBatch, BothReplicasOfABidirectionalScheduleMayChoose) {
+TEST(SearchByMicroBatch, BothReplicasMayChoose) {
   SearchOptions options = asked(4, 8, 1.5);
   options.chunks = 2;
   options.bidirectional = true;
@@ -100,7 +100,7 @@ TEST(SearchByMicroBatch, BothReplicasOfABidirectionalScheduleMayChoose) {
   }
 }
 
-TEST(SearchByMicroBatch, BeginsWithAPlanThatHoldsSuchAChoice) {
+TEST(SearchByMicroBatch, BeginsWithItsOwnPlan) {
   SearchOptions options = asked(4, 8, 2);
   const SearchResult first = search(options);
   const Program best = first.best->program;

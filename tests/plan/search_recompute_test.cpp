@@ -96,7 +96,7 @@ SearchOptions asked(const SmallCase& of, std::int64_t budget) {
   return options;
 }
 
-TEST(SearchRecompute, LiesBetweenBruteForceByStageAndByMicroBatch) {
+TEST(SearchRecompute, LiesBetweenOptimaByStageAndMicroBatch) {
   int found_only_so = 0, faster = 0, without = 0, finer = 0, missed = 0;
   for (SmallCase of : tiny_cases()) {
     if (of.fused) continue;  // the search may split what the case keeps whole
