@@ -239,7 +239,7 @@ std::vector<bool> chosen_layers(const Recompute& recompute,
   if (std::ranges::find(own, true) != own.end()) {
     require(recompute.kind == RecomputeKind::None, [&] {
       return "recompute '" + to_string(recompute) + "': the plan recomputes " +
-             recompute_text(own) + " by itself; leave it out";
+             describe_recompute(program) + " by itself; leave it out";
     });
     return layers_of_stages(own, boundaries);
   }

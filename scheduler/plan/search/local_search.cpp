@@ -1,5 +1,5 @@
 // Threshold accepting over critical-path moves. A move takes one action to another place of its
-// rank, or keeps what a critical backward recomputes; where memory is then short, others recompute.
+// rank, or ends the recompute of a critical backward; where memory is then short, others recompute.
 // The orders it yields are timed incrementally and given up once they exceed the threshold.
 #include "plan/search/local_search.hpp"
 
