@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -164,8 +165,13 @@ class Pipeline:
             own = gathered(own, self._group)
         return self._partition.whole_state(own)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies tensors into the stages of this process, by the names of state_dict()."""
+    def load_state_dict(self, state: dict[str, Any] | str | os.PathLike[str]) -> None:
+        """Copies tensors into the stages of this process, by the names of state_dict(); of a checkpoint's
+        folder, which all ranks give, the weights and buffers. Optimizer and position stay as they are."""
+        if isinstance(state, (str, os.PathLike)):
+            from . import checkpoint
+
+            state = checkpoint.weights(self, os.fspath(state))
         for stage in self._hosted():
             stage.load(state)
 
