@@ -64,6 +64,16 @@ def test_a_stopped_rank_restarts_from_the_newest_checkpoint(undisturbed, tmp_pat
     assert restarted["hash"] == undisturbed["hash"]
 
 
+def test_ctrl_c_in_a_validation_saves_and_the_rest_validates(undisturbed, tmp_path):
+    told = launched(tmp_path / "run", "interrupt=6", code=130)
+    resumed = launched(tmp_path / "run", "resume")
+
+    assert "KeyboardInterrupt: stopped after step 6, saved" in told
+    assert resumed["resumed"].endswith("step-0000000006")
+    assert resumed["hash"] == undisturbed["hash"]
+    assert resumed["validations"] == undisturbed["validations"][1:]
+
+
 def test_the_best_checkpoint_is_kept_and_marked(tmp_path):
     ended = train(tmp_path / "run")
     best = [step for step, _, is_best in ended["validations"] if is_best][-1]

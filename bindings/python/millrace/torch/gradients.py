@@ -27,6 +27,7 @@ class Read:
     weight: float = 0.0
     right: float = 0.0
     evaluated: float = 0.0
+    interrupted: bool = False
     norms: Optional[dict[str, float]] = None
 
 
@@ -178,8 +179,9 @@ class Sums:
 
 
 def read(losses: dict[int, UnitLoss], norms: Sequence[tuple[str, torch.Tensor]], digest: int,
-         group: Group | None) -> Read:
-    """Losses and norms as numbers, of all ranks. Raises Mismatch where mini-batches differ."""
+         group: Group | None, interrupted: bool = False) -> Read:
+    """Losses and norms as numbers, of all ranks, and whether one was interrupted. Raises Mismatch where
+    mini-batches differ."""
     units = sorted(losses)
     counts = [one for unit in units for loss in [losses[unit]] for one in (loss.sum, loss.weight, loss.right, loss.evaluated)]
     tensors = [one for one in (*counts, *(norm for _, norm in norms)) if isinstance(one, torch.Tensor)]
@@ -188,8 +190,8 @@ def read(losses: dict[int, UnitLoss], norms: Sequence[tuple[str, torch.Tensor]],
     mine = {name: next(values) for name, _ in norms}
     rows = {unit: numbers[4 * at : 4 * at + 4] for at, unit in enumerate(units)}
     if group is not None:
-        rows, mine = _of_all(rows, mine, digest, group)
-    result = Read(norms=mine)
+        rows, mine, interrupted = _of_all(rows, mine, digest, group, interrupted)
+    result = Read(interrupted=interrupted, norms=mine)
     for unit in sorted(rows):
         total, weight, right, evaluated = rows[unit]
         result.loss += total
@@ -210,8 +212,9 @@ def host_values(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [found[at] for at in range(len(tensors))]
 
 
-def _of_all(rows: dict[int, Any], norms: dict[str, Any], digest: int, group: Group) -> tuple[dict[int, Any], dict[str, Any]]:
-    head = "\n".join([str(digest), " ".join(map(str, rows)), *norms])
+def _of_all(rows: dict[int, Any], norms: dict[str, Any], digest: int, group: Group,
+            interrupted: bool) -> tuple[dict[int, Any], dict[str, Any], bool]:
+    head = "\n".join([str(digest), str(interrupted), " ".join(map(str, rows)), *norms])
     heads = group.gather(head, Label.Loss)
     for rank, text in enumerate(heads):
         if text.split("\n")[0] != heads[0].split("\n")[0]:
@@ -222,13 +225,14 @@ def _of_all(rows: dict[int, Any], norms: dict[str, Any], digest: int, group: Gro
     all_rows: dict[int, Any] = {}
     all_norms: dict[str, Any] = {}
     for text, arrays in zip(heads, arrived):
-        _, units, *names = text.split("\n")
+        _, one, units, *names = text.split("\n")
+        interrupted = interrupted or one == "True"
         values = wire.unpack(arrays)
         numbers = [int(one) for one in units.split()]
         for at, unit in enumerate(numbers):
             all_rows[unit] = values[at].tolist()
         all_norms.update(zip(names, values[len(numbers) :]))
-    return all_rows, all_norms
+    return all_rows, all_norms, interrupted
 
 
 def divide(owned: Named, scale: float) -> None:

@@ -118,6 +118,7 @@ class Pipeline:
         self.position = 0, 0  # epoch and number of the mini-batch that fit() would run next
         self.validation = ValidationRecord()
         self._resumed = False
+        self.heard = self.interrupted = False  # Ctrl-C: in this process, and in one of all
         self._agree()
         self.saved = SavedState(self._partition, self._sums, self.optimizer, self.lr_scheduler, self._scale)
         self.checkpoints = None
@@ -215,7 +216,7 @@ class Pipeline:
         report: Any = None,
     ) -> FitReport:
         """Trains for `epochs`, or `steps` mini-batches. After resume() it continues where the checkpoint was
-        saved.
+        saved. Ctrl-C ends it behind a mini-batch, in all ranks and with a checkpoint; the second at once.
 
         - `data`: (inputs, targets) or a torch Dataset, shuffled by `seed` and the epoch's number into
           mini-batches of `batch_size`; or anything that yields mini-batches, as a DataLoader.
@@ -236,10 +237,10 @@ class Pipeline:
             training, validation = training.split(validation)
         if not self._resumed:
             self.position, self.validation = (0, 0), ValidationRecord()
-        self._resumed = False
         loop = fit.Fit(self, training, epochs, steps, validation, validates, batch_size)
+        loop.validates_first, self._resumed = self._resumed, False
         bar = fit.bar(epochs, steps, training.batches()) if progress and self.rank == 0 else None
-        with self.checkpoints.held() if self.checkpoints is not None else nullcontext():
+        with self.checkpoints.held() if self.checkpoints is not None else nullcontext(), fit.hearing(self):
             with records.RunFiles(self, self._passes, self._group, (log, metrics, report), validation is not None) as files:
                 return loop.run(on_step, on_epoch, on_validation, save_every, bar, files)
 
@@ -319,7 +320,9 @@ class Pipeline:
 
     def _read(self, losses: Any, norms: list[torch.Tensor], digest: int = 0) -> Any:
         """What the host learns of a step, of all ranks; everything on a device is read here, at once."""
-        return gradients.read(losses, norms, digest, self._group if self._here.world > 1 else None)
+        read = gradients.read(losses, norms, digest, self._group if self._here.world > 1 else None, self.heard)
+        self.interrupted = read.interrupted
+        return read
 
     @contextmanager
     def _working(self, what: str, number: int) -> Iterator[None]:
