@@ -28,6 +28,9 @@ class BatchDigest final : public StepData {
   TensorList targets(const Unit& unit) override {
     return seen(targets_, unit, batch_->targets(unit));
   }
+  TensorList targets_of(const Unit& unit, Stage sink) override {
+    return batch_->targets_of(unit, sink);
+  }
   [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override {
     return batch_->first_sample(unit);
   }

@@ -98,7 +98,7 @@ StepResult Trainer::State::evaluate(StepData& data, bool compares_batch) {
   group.begin_step(settings.step);
   StepData& batch = compares_batch ? watched(data, shape.micro_batches) : data;
   StepResult result = parts.evaluator->run(batch, settings);
-  double unused = 0;
+  std::vector<double> unused(sinks.size());
   agree(result, unused, 1, compares_batch);
   return result;
 }

@@ -17,6 +17,9 @@ class PassData final : public StepData {
 
   TensorList inputs(const Unit& unit) override { return whole_.inputs(in_whole(unit)); }
   TensorList targets(const Unit& unit) override { return whole_.targets(in_whole(unit)); }
+  TensorList targets_of(const Unit& unit, Stage sink) override {
+    return whole_.targets_of(in_whole(unit), sink);
+  }
   [[nodiscard]] std::int64_t first_sample(const Unit& unit) const override {
     return whole_.first_sample(in_whole(unit));
   }

@@ -53,6 +53,15 @@ void keep_larger(std::vector<std::size_t>& peaks, const std::vector<std::size_t>
   for (std::size_t i = 0; i < peaks.size(); ++i) peaks[i] = std::max(peaks[i], of_pass[i]);
 }
 
+void require_weight(double declared, const LossSum& loss) {
+  require(std::abs(loss.weight - declared) <= 1e-9 * declared, [&] {
+    return "the step was scaled for a total weight of " + std::to_string(declared) +
+           ", but its losses weighed " + std::to_string(loss.weight) +
+           "; a stage with a loss says beforehand what it weighs (StageBody::loss_weight), or the"
+           " call of step does";
+  });
+}
+
 /// What of a pass needs no order.
 void add(StepReport& report, const StepResult& pass) {
   report.samples += pass.samples;
@@ -62,30 +71,42 @@ void add(StepReport& report, const StepResult& pass) {
 
 }  // namespace
 
-bool Trainer::State::hosts_loss() const {
-  return std::any_of(parts.stages.begin(), parts.stages.end(), [&](const HostedStage& hosted) {
-    return hosted.stage.value == shape.stages() - 1;
-  });
+/// What the losses of this mini-batch will weigh in all, by sink.
+std::vector<double> Trainer::State::weights_of(Batch& batch) const {
+  const auto weight_of = [&](const StageBody* sink) {
+    const auto samples = static_cast<double>(batch.samples());
+    if (sink == nullptr) return samples;
+    double weight = 0;
+    for (int i = 0; i < batch.micro_batches(); ++i)
+      for (int slice = 0; slice < batch.slices(); ++slice) {
+        const auto of_unit = sink->loss_weight(batch.targets({MicroBatch{i}, Slice{slice}}));
+        if (!of_unit) return samples;
+        weight += *of_unit;
+      }
+    return weight;
+  };
+  std::vector<double> weights(sinks.size());
+  std::ranges::transform(sinks, weights.begin(), weight_of);
+  return weights;
 }
 
-/// What the losses of this mini-batch will weigh in all.
-double Trainer::State::weight_of(Batch& batch) const {
-  const auto samples = static_cast<double>(batch.samples());
-  if (last_stage == nullptr) return samples;
-  double weight = 0;
-  for (int i = 0; i < batch.micro_batches(); ++i)
-    for (int slice = 0; slice < batch.slices(); ++slice) {
-      const auto of_unit = last_stage->loss_weight(batch.targets({MicroBatch{i}, Slice{slice}}));
-      if (!of_unit) return samples;
-      weight += *of_unit;
-    }
-  return weight;
+/// Factors on the gradients of the losses, by sink.
+std::vector<double> Trainer::State::loss_scales(double scale,
+                                                std::span<const double> weights) const {
+  std::vector<double> scales(weights.begin(), weights.end());
+  for (std::size_t sink = 0; sink < scales.size(); ++sink) {
+    const auto& factors = options.step.loss_weights;
+    const double factor = factors.empty() ? 1 : factors[sink];
+    // Of a mini-batch without weight nothing is trained; every process hears so with the losses.
+    scales[sink] = weights[sink] > 0 ? scale * factor / weights[sink] : 0;
+  }
+  return scales;
 }
 
 /// One run of the program, what it found known to every member.
 StepResult Trainer::State::run_pass(StepData& data,
                                     const StepSettings& settings,
-                                    double& declared) {
+                                    std::vector<double>& declared) {
   const Timed timed(times.pass);
   PassData of_pass(data,
                    MicroBatch{parts.seat.copy() * micro_batches_of_copy() +
@@ -100,38 +121,42 @@ StepResult Trainer::State::run_pass(StepData& data,
 /// False when it was paused between two of them, what was added up until then in the state.
 bool Trainer::State::run(StepReport& report,
                          StepData& data,
-                         double total_weight,
+                         std::vector<double> weights,
                          const Pause& pause) {
   StepSettings settings;
   settings.seed = store.counters().seed;
   settings.step = static_cast<std::uint64_t>(store.counters().mini_batches);
   report.loss_scale = store.counters().loss_scale.value;
-  // Of a mini-batch without weight nothing is trained; every process hears so with the losses.
-  settings.loss_scale = total_weight > 0 ? report.loss_scale / total_weight : 0;
+  settings.loss_scales = loss_scales(report.loss_scale, weights);
+  settings.loss_scale = settings.loss_scales.back();
   settings.deadline = options.run.deadline;
   settings.passes = options.step.accumulate;
   settings.order = options.step.accumulate_order;
   take_partial(report, settings);
   count([](TrainingCounters& counters) { ++counters.mini_batches; });
   group.begin_step(settings.step);
-  StepLosses losses(parts.seat.grid().data(), settings.passes);
+  const StepLosses of_sink(parts.seat.grid().data(), settings.passes);
+  std::vector<StepLosses> losses(sinks.size(), of_sink);
   StepData& batch = watched(data, micro_batches());
   while (true) {
-    const StepResult pass = run_pass(batch, settings, total_weight);
+    const StepResult pass = run_pass(batch, settings, weights);
     add(report, pass);
-    losses.add(pass.unit_losses, settings.pass);
+    losses.back().add(pass.unit_losses, settings.pass);
+    for (std::size_t sink = 0; sink < pass.other_losses.size(); ++sink)
+      losses[sink].add(pass.other_losses[sink], settings.pass);
     if (++settings.pass == settings.passes) break;
     if (!pause || !pause()) continue;
-    losses.add_to(report.loss);
+    losses.back().add_to(report.loss);
     keep_partial(report, settings);
     return false;
   }
-  losses.add_to(report.loss);
-  require(std::abs(report.loss.weight - total_weight) <= 1e-9 * total_weight,
-          "the step was scaled for a total weight of " + std::to_string(total_weight) +
-              ", but its losses weighed " + std::to_string(report.loss.weight) +
-              "; the last stage says beforehand what they weigh (StageBody::loss_weight), or the"
-              " call of step does");
+  losses.back().add_to(report.loss);
+  require_weight(weights.back(), report.loss);
+  report.other_losses.resize(losses.size() - 1);
+  for (std::size_t sink = 0; sink < report.other_losses.size(); ++sink) {
+    losses[sink].add_to(report.other_losses[sink]);
+    require_weight(weights[sink], report.other_losses[sink]);
+  }
   return true;
 }
 
@@ -238,11 +263,12 @@ void Trainer::State::skip(StepReport& report) {
 }
 
 std::optional<StepReport> Trainer::State::step(StepData& data,
-                                               double total_weight,
+                                               std::vector<double> weights,
                                                const Rates& rates,
                                                const Pause& pause) {
-  require(total_weight >= 0 && std::isfinite(total_weight),
-          "the total weight of a step must be at least 0, got " + std::to_string(total_weight));
+  for (const double weight : weights)
+    require(weight >= 0 && std::isfinite(weight),
+            "the total weight of a step must be at least 0, got " + std::to_string(weight));
   check_partial();
   const auto start = Clock::now();
   if (watch) watch->begin_step();
@@ -250,7 +276,7 @@ std::optional<StepReport> Trainer::State::step(StepData& data,
   report.learning_rate = rates.at(store.counters().global_step);
   is_updating = false;
   try {
-    if (!run(report, data, total_weight, pause)) return std::nullopt;
+    if (!run(report, data, std::move(weights), pause)) return std::nullopt;
     report.has_no_weight() ? skip(report) : update(report);
   } catch (...) {
     drop_partial();
@@ -276,7 +302,7 @@ std::optional<StepReport> Trainer::State::step(Batch& batch,
   require(batch.samples() >= 1, "a mini-batch to learn from must have at least 1 sample, got 0");
   if (store.counters().mini_batches == 0)
     refuse_lone_values(parts.norm_values, batch.samples(), micro_batches());
-  std::optional<StepReport> report = step(batch, weight_of(batch), rates, pause);
+  std::optional<StepReport> report = step(batch, weights_of(batch), rates, pause);
   if (!report) return report;
   report->epoch = batch.epoch;
   report->batch = batch.number;

@@ -20,6 +20,10 @@ std::vector<Peaks*> peaks_of(StepResult& result) {
   return kinds;
 }
 
+std::vector<LossSum>& losses_of(StepResult& result, std::size_t sink) {
+  return sink < result.other_losses.size() ? result.other_losses[sink] : result.unit_losses;
+}
+
 /// Behind one another, each kind's of `copies` copies, of which this is one.
 void put_peaks(const std::vector<Peaks*>& kinds,
                std::span<double> values,
@@ -58,52 +62,64 @@ StepData& Trainer::State::watched(StepData& data, int micro_batches) {
 /// known to every member, in one collective. The losses of several copies of the pipeline stand one
 /// behind the other; of more than `copies`, the others ran the same and say nothing. Throws
 /// Mismatch on every member when they were given different mini-batches, where that is compared.
-void Trainer::State::agree(StepResult& result, double& declared, int copies, bool compares_batch) {
+void Trainer::State::agree(StepResult& result,
+                           std::vector<double>& declared,
+                           int copies,
+                           bool compares_batch) {
   if (group.size() == 1) return;
   if (compares_batch) batch_digest.take_rest(group);
   const auto ranks = static_cast<std::size_t>(shape.ranks);
   const auto of_all = static_cast<std::size_t>(copies);
   const auto copy = static_cast<std::size_t>(parts.seat.copy());
   const std::size_t units = result.unit_losses.size();
-  constexpr std::size_t kBeforeLosses = 4;
-  const std::size_t peaks = kBeforeLosses + 4 * of_all * units;
+  // Of each sink its declared weight, how many say so, and its losses.
+  const std::size_t of_sink = 2 + 4 * of_all * units;
+  constexpr std::size_t kBeforeSinks = 2;
+  const std::size_t peaks = kBeforeSinks + sinks.size() * of_sink;
   const auto kinds = peaks_of(result);
   const std::size_t digests = peaks + kinds.size() * of_all * ranks;
   std::vector<double> values(digests + BatchDigest::kValues, 0.0);
   const auto of_batch = std::span(values).subspan(digests).first<BatchDigest::kValues>();
   if (compares_batch) batch_digest.put(of_batch);
   if (copy < of_all) {
-    // A last stage with copies lives on several ranks, and each of them declares the same weight.
-    values[0] = hosts_loss() ? declared : 0.0;
-    values[1] = hosts_loss() ? 1.0 : 0.0;
-    values[2] = static_cast<double>(result.samples);
-    values[3] = before_update != nullptr && *before_update ? 1.0 : 0.0;
-    auto value = values.begin() + kBeforeLosses + static_cast<std::ptrdiff_t>(4 * copy * units);
-    for (const LossSum& unit : result.unit_losses) {
-      *value++ = unit.sum;
-      *value++ = unit.weight;
-      *value++ = static_cast<double>(unit.correct);
-      *value++ = static_cast<double>(unit.evaluated);
+    values[0] = static_cast<double>(result.samples);
+    values[1] = before_update != nullptr && *before_update ? 1.0 : 0.0;
+    for (std::size_t sink = 0; sink < sinks.size(); ++sink) {
+      auto value = values.begin() + static_cast<std::ptrdiff_t>(kBeforeSinks + sink * of_sink);
+      // A sink with copies lives on several ranks, and each of them declares the same weight.
+      *value++ = sinks[sink] != nullptr ? declared[sink] : 0.0;
+      *value++ = sinks[sink] != nullptr ? 1.0 : 0.0;
+      value += static_cast<std::ptrdiff_t>(4 * copy * units);
+      for (const LossSum& unit : losses_of(result, sink)) {
+        *value++ = unit.sum;
+        *value++ = unit.weight;
+        *value++ = static_cast<double>(unit.correct);
+        *value++ = static_cast<double>(unit.evaluated);
+      }
     }
     put_peaks(kinds, std::span(values).subspan(peaks), copy, of_all);
   }
   group.sum(values, Label::Loss);
   if (!BatchDigest::is_same(of_batch)) refuse_batches(group, batch_digest);
 
-  declared = values[0] / values[1];
-  result.samples = static_cast<std::int64_t>(values[2]);
-  gradients_wanted = values[3] != 0;
-  result.unit_losses.resize(of_all * units);
-  result.loss = LossSum();
-  auto value = values.cbegin() + kBeforeLosses;
-  for (LossSum& unit : result.unit_losses) {
-    unit = {value[0],
-            value[1],
-            static_cast<std::int64_t>(value[2]),
-            static_cast<std::int64_t>(value[3])};
-    result.loss += unit;
-    value += 4;
+  result.samples = static_cast<std::int64_t>(values[0]);
+  gradients_wanted = values[1] != 0;
+  for (std::size_t sink = 0; sink < sinks.size(); ++sink) {
+    auto value = values.cbegin() + static_cast<std::ptrdiff_t>(kBeforeSinks + sink * of_sink);
+    declared[sink] = value[0] / value[1];
+    value += 2;
+    std::vector<LossSum>& losses = losses_of(result, sink);
+    losses.resize(of_all * units);
+    for (LossSum& unit : losses) {
+      unit = {value[0],
+              value[1],
+              static_cast<std::int64_t>(value[2]),
+              static_cast<std::int64_t>(value[3])};
+      value += 4;
+    }
   }
+  result.loss = LossSum();
+  for (const LossSum& unit : result.unit_losses) result.loss += unit;
   take_peaks(kinds, std::span<const double>(values).subspan(peaks), of_all);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/stage_graph.hpp"
 #include "millrace/training/ranks.hpp"
 #include "millrace/training/settings.hpp"
 #include "millrace/training/step_times.hpp"
@@ -76,8 +77,15 @@ Trainer::State::State(TrainerParts given)
     counters.seed = options.step.seed;
     counters.loss_scale = first_scale(loss_scale);
   });
+  const StageGraph graph(shape);
+  sinks.resize(graph.sinks());
+  require(options.step.loss_weights.empty() || options.step.loss_weights.size() == sinks.size(),
+          [&] {
+            return "there are " + std::to_string(options.step.loss_weights.size()) +
+                   " loss weights; " + std::to_string(sinks.size()) + " of the stages have a loss";
+          });
   for (const HostedStage& hosted : parts.stages)
-    if (hosted.stage.value == shape.stages() - 1) last_stage = hosted.body;
+    if (const auto sink = graph.sink(hosted.stage)) sinks[*sink] = hosted.body;
   for (const ParameterGroup& settings : options.step.parameters) set(store, settings);
   zero_gradients(store);
   times.optimizer.resize(static_cast<std::size_t>(shape.ranks));
@@ -103,7 +111,8 @@ Trainer::Trainer(const ModelSpec& model,
 Trainer::~Trainer() = default;
 
 StepReport Trainer::step(StepData& data, double total_weight) {
-  StepReport report = state_->step(data, total_weight, state_->rates()).value();
+  std::vector<double> weights(state_->sinks.size(), total_weight);
+  StepReport report = state_->step(data, std::move(weights), state_->rates()).value();
   state_->record(report, on_record);
   state_->require_progress();
   return report;

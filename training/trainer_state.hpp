@@ -35,7 +35,6 @@ void check_validation(const TrainerOptions& options, bool validates);
 struct Trainer::State {
   State(TrainerParts given);
 
-  [[nodiscard]] bool hosts_loss() const;
   /// Of a mini-batch, over all passes; of one copy of the pipeline, and of all.
   [[nodiscard]] int micro_batches_of_copy() const {
     return options.step.accumulate * shape.micro_batches;
@@ -43,32 +42,34 @@ struct Trainer::State {
   [[nodiscard]] int micro_batches() const {
     return parts.seat.grid().data() * micro_batches_of_copy();
   }
-  double weight_of(Batch& batch) const;
-  void agree(StepResult& result, double& declared, int copies, bool compares_batch);
+  std::vector<double> weights_of(Batch& batch) const;
+  [[nodiscard]] std::vector<double> loss_scales(double scale,
+                                                std::span<const double> weights) const;
+  void agree(StepResult& result, std::vector<double>& declared, int copies, bool compares_batch);
   /// Asked between two passes of a step whether to leave it there. In all processes alike.
   using Pause = std::function<bool()>;
   /// Sums that wait for others in the tree are in no checkpoint.
   [[nodiscard]] bool may_pause() const {
     return options.step.accumulate_order == AccumulateOrder::Ascending &&
-           parts.seat.grid().data() == 1;
+           parts.seat.grid().data() == 1 && sinks.size() == 1;
   }
   /// Nothing where the step was paused.
   std::optional<StepReport> step(StepData& data,
-                                 double total_weight,
+                                 std::vector<double> weights,
                                  const Rates& rates,
                                  const Pause& pause = {});
   std::optional<StepReport> step(Batch& batch, const Rates& rates, const Pause& pause = {});
   void begin_fit(const BatchSource& batches);
   Batch& next_batch(BatchSource& batches);
   void know_data(const Dataset& dataset);
-  bool run(StepReport& report, StepData& data, double total_weight, const Pause& pause);
+  bool run(StepReport& report, StepData& data, std::vector<double> weights, const Pause& pause);
   void check_partial() const;
   void take_partial(StepReport& report, StepSettings& settings);
   void keep_partial(const StepReport& report, const StepSettings& settings);
   void drop_partial();
   /// What passes read: the mini-batch, among several processes as their digest of it takes it.
   StepData& watched(StepData& data, int micro_batches);
-  StepResult run_pass(StepData& data, const StepSettings& settings, double& declared);
+  StepResult run_pass(StepData& data, const StepSettings& settings, std::vector<double>& declared);
   void update(StepReport& report);
   void skip(StepReport& report);
   using Tell = std::function<void(const StepRecord&)>;
@@ -126,7 +127,7 @@ struct Trainer::State {
   std::string expected_data;  // of what the checkpoint was trained on
   bool is_updating = false;   // some of the state may be behind the update, and some before it
   bool goes_on = false;       // the next fit() over a data set begins where the counters stand
-  const StageBody* last_stage = nullptr;  // when it is hosted here
+  std::vector<const StageBody*> sinks;  // stages with a loss; null where not hosted here
   std::function<void(std::span<Parameter* const>)>* before_update = nullptr;  // the trainer's
   bool gradients_wanted = false;  // in some process: `before_update` is given whole gradients
   std::uint64_t evaluations = 0;  // forward-only steps run: names them, and nothing else

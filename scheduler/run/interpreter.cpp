@@ -1,6 +1,7 @@
 // The effects of the actions, one function each, and the frame of a step around them.
 #include "run/interpreter.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -41,19 +42,26 @@ PassContext Interpreter::State::context(const Instruction& instruction) const {
   context.pool = &instruction.at->pool;
   context.meter = &instruction.at->meter;
   context.workers = instruction.at->workers.get();
-  if (instruction.last_stage && !targets[instruction.unit].empty())
-    context.targets = &targets[instruction.unit];
+  if (!instruction.has_loss) return context;
+  if (!settings.loss_scales.empty()) context.loss_scale = settings.loss_scales[instruction.sink];
+  const TensorList& own = targets[of_sink(instruction)];
+  if (!own.empty()) context.targets = &own;
   return context;
 }
 
 void Interpreter::State::forward(const Instruction& instruction) {
-  if (instruction.last_stage) targets[instruction.unit] = data->targets(instruction.action->unit());
+  if (instruction.has_loss) targets[of_sink(instruction)] = targets_for(*instruction.action);
   PassContext pass = context(instruction);
-  if (instruction.last_stage) pass.loss = &losses[instruction.unit];
+  if (instruction.has_loss) pass.loss = &losses[of_sink(instruction)];
   TensorList taken = inputs_for(instruction);
   counts[instruction.counts].forward_takes(taken);
   if (instruction.first_stage) rows[instruction.unit] = taken.empty() ? 0 : taken[0].rows();
   give_outputs(instruction, instruction.body->forward(pass, std::move(taken)));
+}
+
+TensorList Interpreter::State::targets_for(const Action& action) {
+  const bool is_last = action.stage.value + 1 == graph.stages();
+  return is_last ? data->targets(action.unit()) : data->targets_of(action.unit(), action.stage);
 }
 
 TensorList Interpreter::State::inputs_for(const Instruction& instruction) {
@@ -63,7 +71,7 @@ TensorList Interpreter::State::inputs_for(const Instruction& instruction) {
 }
 
 void Interpreter::State::give_outputs(const Instruction& instruction, TensorList given) {
-  if (!instruction.last_stage) {
+  if (!instruction.has_loss) {
     counts[instruction.counts].forward_gives(given);
     if (graph.is_chain())
       values.put(instruction.target, std::move(given));
@@ -74,6 +82,7 @@ void Interpreter::State::give_outputs(const Instruction& instruction, TensorList
                           std::move(given),
                           instruction.at->pool);
   } else if (program.shape.forward_only) {
+    if (!is_main(instruction)) return;
     data->predicted(instruction.action->unit(), given);
     outputs[instruction.unit] = std::move(given);
   } else {
@@ -85,12 +94,12 @@ void Interpreter::State::give_outputs(const Instruction& instruction, TensorList
 PassContext Interpreter::State::backward_context(const Instruction& instruction,
                                                  LossSum& ignored) const {
   PassContext pass = context(instruction);
-  if (instruction.last_stage) pass.loss = &ignored;
+  if (instruction.has_loss) pass.loss = &ignored;
   return pass;
 }
 
 TensorList Interpreter::State::gradients_for(const Instruction& instruction) {
-  if (instruction.last_stage) return {};
+  if (instruction.has_loss) return {};
   if (!graph.is_chain() && instruction.gradient_per_use)
     return wiring.gradients_per_use(values, instruction.action->stage, instruction.unit);
   TensorList gradients =
@@ -158,7 +167,7 @@ void Interpreter::State::perform(const Instruction& instruction) {
     case Op::OptimizerStep:
       return;
   }
-  if (instruction.last_stage && instruction.ends_unit) targets[instruction.unit].clear();
+  if (instruction.has_loss && instruction.ends_unit) targets[of_sink(instruction)].clear();
   if (instruction.ends_stage) add_copies(instruction);
   if (instruction.publishes) publish(instruction);
 }
@@ -234,9 +243,9 @@ void Interpreter::begin_step(StepData& data, const StepSettings& settings) {
   state.of_step.training = settings.training;
   state.of_step.slices = shape.slices;
   state.of_step.loss_scale = settings.loss_scale;
-  for (std::size_t unit = 0; unit < state.losses.size(); ++unit) {
+  std::ranges::fill(state.losses, LossSum());
+  for (std::size_t unit = 0; unit < state.rows.size(); ++unit) {
     const auto number = static_cast<int>(unit);
-    state.losses[unit] = {};
     state.rows[unit] = 0;
     const Unit of{MicroBatch{number / shape.slices}, Slice{number % shape.slices}};
     state.first_samples[unit] = data.first_sample(of);
@@ -291,7 +300,11 @@ StepResult Interpreter::end_step() {
     throw;
   }
   StepResult result;
-  result.unit_losses = state.losses;
+  const auto units = static_cast<std::ptrdiff_t>(state.rows.size());
+  const auto main = state.losses.cend() - units;
+  result.unit_losses.assign(main, state.losses.cend());
+  for (auto other = state.losses.cbegin(); other != main; other += units)
+    result.other_losses.emplace_back(other, other + units);
   for (const LossSum& loss : result.unit_losses) result.loss += loss;
   for (std::size_t unit = 0; unit < state.rows.size();
        unit += static_cast<std::size_t>(state.program.shape.slices))

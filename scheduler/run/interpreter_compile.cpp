@@ -165,7 +165,9 @@ class Compiler {
     instruction.whole_backward = !instruction.body->splits_backward();
     instruction.gradient_per_use = instruction.body->takes_gradient_per_use();
     instruction.first_stage = action.stage.value == 0;
-    instruction.last_stage = action.stage.value == program_.shape.stages() - 1;
+    const auto sink = graph_.sink(action.stage);
+    instruction.has_loss = sink.has_value();
+    instruction.sink = static_cast<std::uint16_t>(sink.value_or(0));
     if (action.op == Op::ReduceGrad)
       instruction.reduction = reductions_[action.stage.index()];
     else
@@ -333,8 +335,8 @@ Interpreter::State::State(const Program& of_program,
   first_samples.resize(units_of(program));
   first_positions.resize(units_of(program));
   empty.resize(units_of(program));
-  targets.resize(units_of(program));
-  losses.resize(units_of(program));
+  targets.resize(graph.sinks() * units_of(program));
+  losses.resize(graph.sinks() * units_of(program));
   rows.resize(units_of(program));
   if (program.shape.forward_only) outputs.resize(units_of(program));
   for (const HostedStage& stage : stages)

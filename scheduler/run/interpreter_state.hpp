@@ -35,9 +35,10 @@ struct alignas(64) Instruction {
   std::uint32_t unit = 0;                    ///< micro_batch * slices + slice
   std::uint32_t counts = 0;                  ///< which of State::counts
   std::uint32_t message = 0;                 ///< of SEND and RECV: which of RankState::messages
+  std::uint16_t sink = 0;                    ///< of a stage with a loss: which of the graph's
   Op op = Op::Forward;
   bool first_stage : 1 = false;
-  bool last_stage : 1 = false;
+  bool has_loss : 1 = false;
   bool recompute_later : 1 = false;
   bool publishes : 1 =
       false;  ///< last B or W of a stage that is reduced with others elsewhere: send
@@ -69,6 +70,13 @@ struct Interpreter::State {
         std::span<const HostedStage> hosted,
         const GridPosition& of_process);
 
+  /// Of `targets` and `losses`.
+  [[nodiscard]] std::size_t of_sink(const run::Instruction& instruction) const {
+    return instruction.sink * empty.size() + instruction.unit;
+  }
+  [[nodiscard]] bool is_main(const run::Instruction& instruction) const {
+    return instruction.sink + 1U == graph.sinks();
+  }
   [[nodiscard]] PassContext context(const run::Instruction& instruction) const;
   [[nodiscard]] PassContext backward_context(const run::Instruction& instruction,
                                              LossSum& ignored) const;
@@ -91,6 +99,7 @@ struct Interpreter::State {
   void reduce(run::RankState& at, run::Reduction& reduction) const;
   void check_nothing_left() const;
   void drop() noexcept;
+  [[nodiscard]] TensorList targets_for(const Action& action);
   [[nodiscard]] TensorList inputs_for(const run::Instruction& instruction);
   [[nodiscard]] bool takes_all_it_gives() const;
 
@@ -128,8 +137,8 @@ struct Interpreter::State {
   std::vector<std::int64_t> first_samples;    ///< by unit
   std::vector<std::int64_t> first_positions;  ///< by unit
   std::vector<bool> empty;                    ///< by unit
-  std::vector<TensorList> targets;            ///< by unit
-  std::vector<LossSum> losses;                ///< by unit
+  std::vector<TensorList> targets;            ///< by sink and unit
+  std::vector<LossSum> losses;                ///< by sink and unit
   std::vector<std::int64_t> rows;             ///< by unit, of the first stage's first input
   std::vector<TensorList> outputs;            ///< by unit, evaluation only
 };

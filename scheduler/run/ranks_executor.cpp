@@ -181,6 +181,9 @@ class RanksExecutor final : public ClockedExecutor {
     for (std::size_t i = 1; i < parts_.size(); ++i) {
       for (std::size_t unit = 0; unit < whole.unit_losses.size(); ++unit)
         whole.unit_losses[unit] += parts_[i].unit_losses[unit];
+      for (std::size_t sink = 0; sink < whole.other_losses.size(); ++sink)
+        for (std::size_t unit = 0; unit < whole.unit_losses.size(); ++unit)
+          whole.other_losses[sink][unit] += parts_[i].other_losses[sink][unit];
       for (std::size_t unit = 0; unit < whole.outputs.size(); ++unit)
         if (!parts_[i].outputs[unit].empty())
           whole.outputs[unit] = std::move(parts_[i].outputs[unit]);

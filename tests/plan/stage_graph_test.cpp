@@ -154,6 +154,67 @@ TEST(StageGraph, WhatIsNoGraphIsRefusedWithAMessage) {
   EXPECT_EQ(refusal(2, {edge(0, 0, 1, 0)}), "nothing");
 }
 
+/// Stage 0 feeds the main stage, 2, and stage 1, which has a loss of its own.
+Shape with_two_sinks() {
+  Shape shape = shape_of(3, {edge(0, 0, 1, 0), edge(0, 0, 2, 0)});
+  shape.sinks = {Stage{1}, Stage{2}};
+  return shape;
+}
+
+TEST(StageGraph, SinksAreNumberedAndNeedNoConsumer) {
+  const StageGraph graph(with_two_sinks());
+  EXPECT_EQ(graph.sinks(), 2U);
+  EXPECT_EQ(graph.sink(Stage{0}), std::nullopt);
+  EXPECT_EQ(graph.sink(Stage{1}), 0U);
+  EXPECT_EQ(graph.sink(Stage{2}), 1U);
+  EXPECT_EQ(StageGraph(3).sinks(), 1U);
+  EXPECT_EQ(StageGraph(3).sink(Stage{2}), 0U);
+  EXPECT_EQ(StageGraph(3).sink(Stage{1}), std::nullopt);
+}
+
+TEST(StageGraph, WhatCannotBeASinkIsRefused) {
+  const auto refusal = [](std::vector<Stage> sinks, bool chain = false) {
+    Shape shape = with_two_sinks();
+    if (chain) shape.edges.clear();
+    shape.sinks = std::move(sinks);
+    try {
+      static_cast<void>(StageGraph(shape));
+    } catch (const InvalidArgument& fault) {
+      return std::string(fault.what());
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(refusal({Stage{1}, Stage{2}}), "nothing");
+  EXPECT_EQ(refusal({Stage{2}}, true), "nothing");
+  EXPECT_THAT(refusal({}), HasSubstr("nobody takes what stage 1 gives"));
+  EXPECT_THAT(refusal({Stage{2}}), HasSubstr("nobody takes what stage 1 gives"));
+  EXPECT_THAT(refusal({Stage{1}}), HasSubstr("last sink is stage 1; it must be the last stage, 2"));
+  EXPECT_THAT(refusal({Stage{2}, Stage{1}}), HasSubstr("ascend"));
+  EXPECT_THAT(refusal({Stage{1}, Stage{1}, Stage{2}}), HasSubstr("ascend"));
+  EXPECT_THAT(refusal({Stage{0}, Stage{1}, Stage{2}}),
+              HasSubstr("stage 0 is a sink, so no edge may leave it"));
+  EXPECT_THAT(refusal({Stage{1}, Stage{2}}, true), HasSubstr("in a chain"));
+}
+
+TEST(StageGraph, APlanFileHasSinksOnlyWhereTheyAreGiven) {
+  Program program = testing_plan::one_f_one_b(3, 4);
+  EXPECT_THAT(write_plan({program, {}}), ::testing::Not(HasSubstr("sinks")));
+  program.shape.edges = with_two_sinks().edges;
+  program.shape.sinks = with_two_sinks().sinks;
+  EXPECT_THAT(verify(program), ::testing::IsEmpty());
+  const ParsedPlan parsed = read_plan(write_plan({program, {}}));
+  ASSERT_TRUE(parsed.plan.has_value());
+  EXPECT_EQ(parsed.plan->program, program);
+  Program other = program;
+  other.shape.sinks.clear();
+  EXPECT_NE(plan_hash(program), plan_hash(other));
+  // A loss in stage 1 needs nothing of the main stage: its backward pass may come before that.
+  const auto makespan = [](const Program& of) {
+    return std::get<Timeline>(simulate(Graph(of), Cost::unit(of.shape))).makespan;
+  };
+  EXPECT_LT(makespan(program), makespan(testing_plan::one_f_one_b(3, 4)));
+}
+
 TEST(StageGraph, VerifyReportsEdgesThatAreNone) {
   Program program = testing_plan::one_f_one_b(2, 2);
   program.shape.edges = {edge(1, 0, 0, 0)};

@@ -99,7 +99,11 @@ class AllRanks final : public Executor {
     StepResult whole;
     whole.unit_losses.resize(parts.front().unit_losses.size());
     whole.outputs.resize(parts.front().outputs.size());
+    whole.other_losses.resize(parts.front().other_losses.size(), whole.unit_losses);
     for (StepResult& part : parts) {
+      for (std::size_t sink = 0; sink < whole.other_losses.size(); ++sink)
+        for (std::size_t unit = 0; unit < whole.unit_losses.size(); ++unit)
+          whole.other_losses[sink][unit] += part.other_losses[sink][unit];
       for (std::size_t unit = 0; unit < whole.unit_losses.size(); ++unit)
         whole.unit_losses[unit] += part.unit_losses[unit];
       for (std::size_t unit = 0; unit < whole.outputs.size(); ++unit)

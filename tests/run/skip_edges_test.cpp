@@ -1,6 +1,7 @@
 // Stages that are no chain: skip edges to other ranks and inside one, outputs with several users,
-// inputs from several stages. Every executor gives the bits of a loop that routes every tensor by
-// itself, and its gradients are those of central differences.
+// inputs from several stages, several stages with a loss. Every executor gives the bits of a loop
+// that routes every tensor by itself, and its gradients are those of central differences.
+#include <cmath>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -138,12 +139,20 @@ class BranchData final : public StepData {
   }
 };
 
+/// What the stages between and a graph's end have in common.
+struct Branches {
+  std::vector<StageEdge> edges;
+  std::vector<Stage> sinks = {};  // none: the last stage
+};
+
 /// A model over a graph of stages, hosted for executors, and the loop that needs none.
 class BranchModel {
  public:
-  BranchModel(int stages, const std::vector<StageEdge>& edges) : stages_(stages), edges_(edges) {
+  BranchModel(int stages, const Branches& branches)
+      : stages_(stages), edges_(branches.edges), sinks_(branches.sinks) {
+    if (sinks_.empty()) sinks_.emplace_back(stages - 1);
     for (int s = 0; s < stages; ++s) {
-      const bool last = s + 1 == stages;
+      const bool last = scale(s) != 0;
       bodies_.push_back(std::make_unique<BranchStage>(
           s, s == 0 ? 1 : count(s, false), last ? 1 : count(s, true), last));
       hosted.push_back({Replica{0}, Stage{s}, bodies_.back().get()});
@@ -152,9 +161,18 @@ class BranchModel {
 
   std::vector<HostedStage> hosted;
 
-  static StepSettings settings() {
+  /// Twice as much for each sink as for the one before.
+  [[nodiscard]] double scale(int stage) const {
+    const auto sink = std::ranges::find(sinks_, Stage{stage});
+    return sink == sinks_.end()
+               ? 0
+               : std::ldexp(1.0 / kMicroBatches, static_cast<int>(sink - sinks_.begin()));
+  }
+
+  [[nodiscard]] StepSettings settings() const {
     StepSettings settings;
     settings.loss_scale = 1.0 / kMicroBatches;
+    for (const Stage sink : sinks_) settings.loss_scales.push_back(scale(sink.value));
     settings.deadline = std::chrono::seconds(20);
     return settings;
   }
@@ -162,7 +180,10 @@ class BranchModel {
   std::vector<std::vector<float>> step(Executor& executor) {
     zero();
     BranchData data;
-    loss = executor.run(data, settings()).loss.sum;
+    const StepResult result = executor.run(data, settings());
+    losses.clear();
+    for (const std::vector<LossSum>& units : result.other_losses) losses.push_back(sum_of(units));
+    losses.push_back(sum_of(result.unit_losses));
     return gradients();
   }
 
@@ -170,7 +191,7 @@ class BranchModel {
   /// the order of their stages, and of their inputs within one.
   std::vector<std::vector<float>> plain_loop() {
     zero();
-    loss = 0;
+    losses.assign(sinks_.size(), 0);
     for (int i = 0; i < kMicroBatches; ++i) run_unit(i);
     return gradients();
   }
@@ -179,9 +200,23 @@ class BranchModel {
     return *bodies_[static_cast<std::size_t>(stage)]->parameters()[0];
   }
 
-  double loss = 0;
+  /// What is minimized.
+  [[nodiscard]] double loss() const {
+    double sum = 0;
+    for (std::size_t sink = 0; sink < losses.size(); ++sink)
+      sum += losses[sink] * scale(sinks_[sink].value);
+    return sum;
+  }
+
+  std::vector<double> losses;  // by sink
 
  private:
+  static double sum_of(const std::vector<LossSum>& units) {
+    double sum = 0;
+    for (const LossSum& unit : units) sum += unit.sum;
+    return sum;
+  }
+
   std::size_t count(int stage, bool outputs) const {
     int most = 0;
     for (const StageEdge& edge : edges_)
@@ -208,11 +243,9 @@ class BranchModel {
     const Unit unit{MicroBatch{number}, {}};
     PassContext context;
     context.micro_batch = unit.micro_batch;
-    context.loss_scale = settings().loss_scale;
-    LossSum sum;
+    std::vector<LossSum> sums(static_cast<std::size_t>(stages_));
     const TensorList targets = data.targets(unit);
     context.targets = &targets;
-    context.loss = &sum;
     std::vector<TensorList> outputs;
     for (int s = 0; s < stages_; ++s) {
       TensorList inputs = s == 0 ? data.inputs(unit) : TensorList();
@@ -220,14 +253,17 @@ class BranchModel {
         const StageEdge& edge = into(s, k);
         inputs.push_back(copy(outputs[edge.from.index()][static_cast<std::size_t>(edge.output)]));
       }
+      context.loss = &sums[static_cast<std::size_t>(s)];
+      context.loss_scale = scale(s);
       outputs.push_back(
           hosted[static_cast<std::size_t>(s)].body->forward(context, std::move(inputs)));
     }
-    loss += sum.sum;
+    for (std::size_t sink = 0; sink < sinks_.size(); ++sink)
+      losses[sink] += sums[sinks_[sink].index()].sum;
     std::vector<TensorList> input_gradients(static_cast<std::size_t>(stages_));
     for (int s = stages_ - 1; s >= 0; --s) {
       TensorList wanted;
-      for (std::size_t o = 0; s + 1 < stages_ && o < count(s, true); ++o)
+      for (std::size_t o = 0; o < count(s, true); ++o)
         wanted.push_back(gradient_of(s, static_cast<int>(o), input_gradients));
       StageBody& body = *hosted[static_cast<std::size_t>(s)].body;
       input_gradients[static_cast<std::size_t>(s)] =
@@ -268,6 +304,7 @@ class BranchModel {
 
   int stages_;
   std::vector<StageEdge> edges_;
+  std::vector<Stage> sinks_;
   std::vector<std::unique_ptr<BranchStage>> bodies_;
 };
 
@@ -277,33 +314,43 @@ StageEdge edge(int from, int output, int to, int input) {
 
 /// To a neighbour's neighbour, inside a rank (two chunks on two ranks: 0 and 2), one output with
 /// three users, an unused output, two edges between the same stages.
-std::vector<StageEdge> branches() {
-  return {edge(0, 0, 1, 0),
-          edge(0, 2, 1, 1),
-          edge(0, 0, 2, 1),
-          edge(0, 0, 3, 0),
-          edge(1, 0, 2, 0),
-          edge(1, 0, 3, 1),
-          edge(2, 0, 3, 2),
-          edge(2, 1, 3, 3)};
+Branches branches() {
+  return {{edge(0, 0, 1, 0),
+           edge(0, 2, 1, 1),
+           edge(0, 0, 2, 1),
+           edge(0, 0, 3, 0),
+           edge(1, 0, 2, 0),
+           edge(1, 0, 3, 1),
+           edge(2, 0, 3, 2),
+           edge(2, 1, 3, 3)}};
 }
 
-Program with_branches(const std::string& schedule, int ranks, int chunks) {
+/// A loss after the first stage, one after the third, and the main one.
+Branches heads() {
+  return {{edge(0, 0, 1, 0), edge(0, 0, 2, 0), edge(0, 1, 2, 1), edge(0, 1, 3, 0)},
+          {Stage{1}, Stage{2}, Stage{3}}};
+}
+
+Program with_branches(const Branches& branches,
+                      const std::string& schedule,
+                      int ranks,
+                      int chunks) {
   ScheduleOptions options;
   options.ranks = ranks;
   options.micro_batches = kMicroBatches;
   if (chunks > 1) options.chunks = chunks;
   Program program = generate(schedule, options);
-  program.shape.edges = branches();
+  program.shape.edges = branches.edges;
+  program.shape.sinks = branches.sinks;
   return program;
 }
 
-std::vector<Program> programs() {
+std::vector<Program> programs(const Branches& branches) {
   std::vector<Program> all;
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-h2"})
-    all.push_back(with_branches(schedule, 4, 1));
-  all.push_back(with_branches("interleaved", 2, 2));
-  all.push_back(with_branches("zb-v", 2, 1));
+    all.push_back(with_branches(branches, schedule, 4, 1));
+  all.push_back(with_branches(branches, "interleaved", 2, 2));
+  all.push_back(with_branches(branches, "zb-v", 2, 1));
   return all;
 }
 
@@ -316,50 +363,53 @@ INSTANTIATE_TEST_SUITE_P(All,
                          name_of_executor);
 
 TEST_P(SkipEdgesOn, EveryExecutor_HasBitsOfTheLoop) {
-  for (const Program& program : programs()) {
-    SCOPED_TRACE(program.name);
-    ASSERT_TRUE(verify(program).empty());
-    BranchModel reference(4, branches());
-    const auto expected = reference.plain_loop();
-    BranchModel model(4, branches());
-    const auto runs = GetParam().make(program, model.hosted);
-    EXPECT_EQ(model.step(*runs), expected);
-    EXPECT_EQ(model.step(*runs), expected);
-    EXPECT_EQ(model.loss, reference.loss);
-  }
+  for (const Branches& graph : {branches(), heads()})
+    for (const Program& program : programs(graph)) {
+      SCOPED_TRACE(program.name);
+      ASSERT_TRUE(verify(program).empty());
+      BranchModel reference(4, graph);
+      const auto expected = reference.plain_loop();
+      BranchModel model(4, graph);
+      const auto runs = GetParam().make(program, model.hosted);
+      EXPECT_EQ(model.step(*runs), expected);
+      EXPECT_EQ(model.step(*runs), expected);
+      EXPECT_EQ(model.losses, reference.losses);
+    }
 }
 
 TEST(SkipEdges, GradientsAreThoseOfCentralDifferences) {
-  BranchModel model(4, branches());
-  const auto program = with_branches("1f1b", 4, 1);
-  const auto executor = make_executor(ExecutorKind::Ranks, program, model.hosted);
-  const auto gradients = model.step(*executor);
-  for (int stage = 0; stage < 4; ++stage)
-    for (std::size_t i = 0; i < gradients[static_cast<std::size_t>(stage)].size(); ++i) {
-      float& weight = model.parameter(stage).value.as<float>()[i];
-      const float before = weight;
-      const auto loss_at = [&](float value) {
-        weight = value;
-        model.plain_loop();
-        return model.loss / kMicroBatches;
-      };
-      constexpr float kStep = 1e-2F;
-      const double slope = (loss_at(before + kStep) - loss_at(before - kStep)) / (2 * kStep);
-      weight = before;
-      EXPECT_NEAR(
-          gradients[static_cast<std::size_t>(stage)][i], slope, 2e-3 * (1 + std::abs(slope)))
-          << "stage " << stage << ", weight " << i;
-    }
+  for (const Branches& graph : {branches(), heads()}) {
+    BranchModel model(4, graph);
+    const auto program = with_branches(graph, "1f1b", 4, 1);
+    const auto executor = make_executor(ExecutorKind::Ranks, program, model.hosted);
+    const auto gradients = model.step(*executor);
+    for (int stage = 0; stage < 4; ++stage)
+      for (std::size_t i = 0; i < gradients[static_cast<std::size_t>(stage)].size(); ++i) {
+        float& weight = model.parameter(stage).value.as<float>()[i];
+        const float before = weight;
+        const auto loss_at = [&](float value) {
+          weight = value;
+          model.plain_loop();
+          return model.loss();
+        };
+        constexpr float kStep = 1e-2F;
+        const double slope = (loss_at(before + kStep) - loss_at(before - kStep)) / (2 * kStep);
+        weight = before;
+        EXPECT_NEAR(
+            gradients[static_cast<std::size_t>(stage)][i], slope, 2e-3 * (1 + std::abs(slope)))
+            << "stage " << stage << ", weight " << i;
+      }
+  }
 }
 
 TEST(SkipEdges, AStageThatGivesTooManyTensorsIsNamed) {
   BranchModel model(4, branches());
-  Program program = with_branches("1f1b", 4, 1);
+  Program program = with_branches(branches(), "1f1b", 4, 1);
   program.shape.edges.pop_back();  // the only user of output 1 of stage 2
   const auto executor = make_executor(ExecutorKind::Sequential, program, model.hosted);
   BranchData data;
   try {
-    static_cast<void>(executor->run(data, BranchModel::settings()));
+    static_cast<void>(executor->run(data, model.settings()));
     FAIL() << "it ran";
   } catch (const StepError& error) {
     EXPECT_THAT(
@@ -371,14 +421,14 @@ TEST(SkipEdges, AStageThatGivesTooManyTensorsIsNamed) {
 
 TEST(SkipEdges, AStageThatGivesTooFewTensorsIsNamed) {
   BranchModel model(4, branches());
-  std::vector<StageEdge> more = branches();
+  std::vector<StageEdge> more = branches().edges;
   more.push_back(edge(1, 3, 2, 2));
-  Program program = with_branches("1f1b", 4, 1);
+  Program program = with_branches(branches(), "1f1b", 4, 1);
   program.shape.edges = more;
   const auto executor = make_executor(ExecutorKind::Sequential, program, model.hosted);
   BranchData data;
   try {
-    static_cast<void>(executor->run(data, BranchModel::settings()));
+    static_cast<void>(executor->run(data, model.settings()));
     FAIL() << "it ran";
   } catch (const StepError& error) {
     EXPECT_THAT(error.what(),

@@ -1,5 +1,5 @@
-"""A training by fit() as a rank of several: `launched_fit.py FOLDER [steps=N] [resume] [stop=WHAT:STEP] [watch=FOLDER]`.
-Prints one line of JSON: how far it came, the weights' hash, its validations."""
+"""A training by fit() as a rank of several: `launched_fit.py FOLDER [steps=N] [resume] [stop=WHAT:STEP] [interrupt=STEP]
+[watch=FOLDER]`. Prints one line of JSON: how far it came, the weights' hash, its validations."""
 
 import json
 import os
@@ -50,6 +50,20 @@ def stop_at(what: str, step: int, pipeline: millrace.torch.Pipeline) -> None:
         stage.backward_weight = stopping(stage.backward_weight)
 
 
+def interrupt_at(step: int, pipeline: millrace.torch.Pipeline) -> None:
+    """Ctrl-C for the launch, in the validation behind a step."""
+    evaluate = pipeline.evaluate
+
+    def evaluated(*batch):
+        if pipeline.rank == 1 and pipeline.mini_batches == step:
+            os.kill(os.getppid(), signal.SIGINT)
+            while not pipeline.heard:
+                time.sleep(0.01)
+        return evaluate(*batch)
+
+    pipeline.evaluate = evaluated
+
+
 def train(folder: str, *words: str, schedule: str = SCHEDULE) -> dict:
     """What the program prints."""
     options = dict(word.split("=") if "=" in word else (word, "") for word in words)
@@ -63,6 +77,8 @@ def train(folder: str, *words: str, schedule: str = SCHEDULE) -> dict:
     if "stop" in options and millrace.launch.place().attempt == 0:
         what, step = options["stop"].split(":")
         stop_at(what, int(step), pipeline)
+    if "interrupt" in options:
+        interrupt_at(int(options["interrupt"]), pipeline)
     watched = {name: f"{options['watch']}/{file}" for name, file in (
         ("log", "log.jsonl"), ("metrics", "run.prom"), ("report", "run.html"))} if "watch" in options else {}
     if "log" in options:

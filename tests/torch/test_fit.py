@@ -1,5 +1,6 @@
 """fit(), checkpoints, validation and early stopping of a Pipeline, in one process and under launch."""
 
+import collections
 import json
 import os
 import pathlib
@@ -8,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 import millrace
 import millrace.torch
@@ -61,6 +62,16 @@ def test_a_stopped_rank_restarts_from_the_newest_checkpoint(undisturbed, tmp_pat
     restarted = launched(tmp_path / "run", "stop=pass:7", flags=("--restarts", "1", "--heartbeat-timeout", "3"))
 
     assert restarted["hash"] == undisturbed["hash"]
+
+
+def test_ctrl_c_in_a_validation_saves_and_the_rest_validates(undisturbed, tmp_path):
+    told = launched(tmp_path / "run", "interrupt=6", code=130)
+    resumed = launched(tmp_path / "run", "resume")
+
+    assert "KeyboardInterrupt: stopped after step 6, saved" in told
+    assert resumed["resumed"].endswith("step-0000000006")
+    assert resumed["hash"] == undisturbed["hash"]
+    assert resumed["validations"] == undisturbed["validations"][1:]
 
 
 def test_the_best_checkpoint_is_kept_and_marked(tmp_path):
@@ -122,6 +133,55 @@ def test_shards_open_with_safetensors(tmp_path):
         loaded.update(load_file(file))
     assert loaded.keys() == pipeline.state_dict().keys()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in pipeline.state_dict().items())
+
+
+def older_checkpoint(root, model, program):
+    """As Pipeline wrote it up to 0.2.0: tensors by the number of their module, millrace's own optimizer."""
+    tensors = {f"layers.{number}.{name}": tensor.detach().clone() for number, module in enumerate(model)
+               for name, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_floating_point()}
+    tensors |= {f"{name}/adamw.m": torch.ones_like(one) for name, one in tensors.items()}
+    content = save(tensors)
+    described = [(*(key.split("/") + ["value"])[:2], "f32", list(one.shape), millrace._millrace.bytes_digest(one.numpy()))
+                 for key, one in tensors.items()]
+    manifest = millrace._millrace.Manifest()
+    manifest.precision, manifest.optimizer, manifest.counters = "f32", "adamw", (7, 7, 0, 7)
+    manifest.shards = [("shard-0.safetensors", len(content), millrace._millrace.bytes_digest(content), described)]
+    folder = millrace._millrace.CheckpointFolder(str(root))
+    folder.lock("of a test", 1.0)
+    folder.prepare()
+    folder.write(f"{folder.begin(7)}/shard-0.safetensors", content)
+    written = folder.commit(7, manifest.text(), program, 1)
+    folder.unlock()
+    return written
+
+
+def test_of_an_older_checkpoint_the_weights_load(tmp_path):
+    def named():
+        layers = [("words", torch.nn.Linear(6, 8)), ("norm", torch.nn.BatchNorm1d(8)), ("head", torch.nn.Linear(8, 3))]
+        return torch.nn.Sequential(collections.OrderedDict(layers))
+
+    wanted, model = named(), named()
+    wanted.norm.running_mean.fill_(0.5)
+    folder = older_checkpoint(tmp_path / "run", wanted, millrace.generate("1f1b", 2, 4))
+    pipeline = millrace.torch.Pipeline(model, loss=torch.nn.CrossEntropyLoss(), ranks=2, micro_batches=4,
+                                       optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(millrace.Mismatch, match=r"load its weights: pipeline.load_state_dict\(.*step-0000000007'\)$"):
+        pipeline.resume(tmp_path / "run")
+    pipeline.load_state_dict(folder)
+    assert all(torch.equal(one, wanted.state_dict()[name]) for name, one in model.state_dict().items())
+    assert pipeline.mini_batches == 0 and pipeline.step(torch.randn(8, 6), torch.randint(3, (8,))).global_step == 1
+
+    other = launched_fit.model()
+    with pytest.raises(millrace.InvalidArgument, match="has the shape|state_dict has no"):
+        millrace.torch.Pipeline(other, loss=torch.nn.CrossEntropyLoss(), ranks=2, micro_batches=4,
+                                optimizer=torch.optim.SGD(other.parameters(), 0.1)).load_state_dict(tmp_path / "run")
+
+
+def test_weights_of_a_checkpoint_load_without_its_position(tmp_path):
+    pipeline, other = made(save_folder=tmp_path / "run"), made()
+    pipeline.fit(launched_fit.data(), batch_size=60)
+    other.load_state_dict(tmp_path / "run")
+    assert other.weights_hash() == pipeline.weights_hash() and other.global_step == 0
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(tmp_path):

@@ -218,6 +218,7 @@ class StepReport:
     learning_rate: float
     skipped: bool
     seconds: float
+    other_losses: dict[int, float] = field(default_factory=dict)  # mean, by stage before the last
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 #include "millrace/scheduler/plan/program.hpp"
 
 #include <pybind11/stl.h>
+#include <tuple>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/stage_graph.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "module/arguments.hpp"
 #include "module/arrays.hpp"
@@ -66,6 +68,32 @@ std::vector<int> replicas_of(const Shape& shape) {
   std::vector<int> replicas;
   for (const Replica replica : shape.replica_of) replicas.push_back(replica.value);
   return replicas;
+}
+
+std::vector<std::tuple<int, int, int, int>> edges_of(const Shape& shape) {
+  std::vector<std::tuple<int, int, int, int>> edges;
+  for (const StageEdge& edge : shape.edges)
+    edges.emplace_back(edge.from.value, edge.output, edge.to.value, edge.input);
+  return edges;
+}
+
+std::vector<int> sinks_of(const Shape& shape) {
+  std::vector<int> sinks;
+  for (const Stage sink : shape.sinks) sinks.push_back(sink.value);
+  return sinks;
+}
+
+SharedProgram connected(const Program& program,
+                        const std::vector<std::tuple<int, int, int, int>>& edges,
+                        const std::vector<int>& sinks) {
+  auto result = std::make_shared<Program>(program);
+  result->shape.edges.clear();
+  for (const auto& [from, output, to, input] : edges)
+    result->shape.edges.push_back({Stage{from}, output, Stage{to}, input});
+  result->shape.sinks.clear();
+  for (const int sink : sinks) result->shape.sinks.emplace_back(sink);
+  static_cast<void>(StageGraph(result->shape));
+  return result;
 }
 
 /// One rank: a text of actions, a list of such texts, or an array.
@@ -191,6 +219,8 @@ void bind_shape(py::module_& module) {
       .def_property_readonly("placement",
                              [](const Shape& self) { return ranks_of(self.placement); })
       .def_property_readonly("replica_of", &replicas_of)
+      .def_property_readonly("edges", &edges_of)
+      .def_property_readonly("sinks", &sinks_of)
       .def("__eq__", [](const Shape& self, const Shape& other) { return self == other; })
       .def("__eq__", [](const Shape&, const py::object&) { return false; });
 }
@@ -248,6 +278,14 @@ void bind_texts(ProgramClass& program) {
                              &boundaries_of,
                              "Of the plan file that it was read from, the first layer of every "
                              "stage but the first; of a program made otherwise none.")
+      .def("connected",
+           &connected,
+           "edges"_a,
+           "sinks"_a = std::vector<int>(),
+           "The same program over stages that are no chain: an edge (from, output, to, input) "
+           "leads an "
+           "output of a stage to an input of a later one. `sinks`: the stages that have a loss, "
+           "ascending; by default the last one.")
       .def("texts", &texts_of, "The actions of every rank as texts, \"0F3\".");
 }
 

@@ -1,6 +1,7 @@
 // What fit(), step(), evaluate(), save() and resume() report, and what follows from a validation.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -21,9 +22,10 @@ struct StepReport {
   /// Of the samples of a Batch, padding included, where this process has data; loss.evaluated are
   /// those of them that count.
   std::int64_t positions = 0;
-  LossSum loss;              ///< over the mini-batch; its mean is sum / weight
-  double gradient_norm = 0;  ///< before clipping
-  double clip_factor = 1;    ///< what the gradient was multiplied by
+  LossSum loss;  ///< over the mini-batch, of the last stage; its mean is sum / weight
+  std::vector<LossSum> other_losses = {};  ///< likewise, of the sinks before it (Shape::sinks)
+  double gradient_norm = 0;                ///< before clipping
+  double clip_factor = 1;                  ///< what the gradient was multiplied by
   double learning_rate = 0;
   double loss_scale = 1;  ///< that the step ran with
   /// Nothing was updated: the gradient was not finite, or the mini-batch has no weight.
@@ -34,7 +36,10 @@ struct StepReport {
   std::vector<std::size_t> peak_sum_bytes;
 
   /// Whether all targets of the mini-batch weigh 0.
-  [[nodiscard]] bool has_no_weight() const { return loss.weight == 0; }
+  [[nodiscard]] bool has_no_weight() const {
+    const auto weighs = [](const LossSum& other) { return other.weight != 0; };
+    return !weighs(loss) && std::ranges::none_of(other_losses, weighs);
+  }
   [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
 };
 

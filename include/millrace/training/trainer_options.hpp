@@ -113,6 +113,9 @@ struct StepOptions {
   /// with the value of the first name. Each update uses the sum of the group's gradients, added
   /// once, in f32, in the order of the layers (StageTie, REDUCE_GRAD).
   std::vector<std::vector<std::string>> tied = {};
+  /// Of the sinks (Shape::sinks), ascending: what is minimized is the sum over them of weight x
+  /// mean loss. Empty: 1 for each. With several sinks, a step is not stopped between its passes.
+  std::vector<double> loss_weights = {};
   std::optional<double> clip_norm = {};  ///< largest gradient norm over all stages
   /// Unset: `loss_scale_for` the model's precision.
   std::optional<LossScaleOptions> loss_scale = {};

@@ -2,6 +2,7 @@
 #include "millrace/scheduler/plan/stage_graph.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -39,9 +40,9 @@ void check(const StageEdge& edge, int stages) {
   });
 }
 
-/// Inputs have one producer each and no gap; every stage but the last gives, every stage but the
+/// Inputs have one producer each and no gap; every stage but the sinks gives, every stage but the
 /// first takes.
-void check_ends(std::vector<StageEdge> edges, int stages) {
+void check_ends(std::vector<StageEdge> edges, int stages, const std::vector<Stage>& sinks) {
   std::sort(edges.begin(), edges.end(), [](const StageEdge& a, const StageEdge& b) {
     return std::tie(a.to, a.input, a.from) < std::tie(b.to, b.input, b.from);
   });
@@ -64,10 +65,30 @@ void check_ends(std::vector<StageEdge> edges, int stages) {
     require(stage == 0 || inputs[static_cast<std::size_t>(stage)] > 0, [&] {
       return "stage " + std::to_string(stage) + " has no input: no edge leads to it";
     });
-    require(stage + 1 == stages || gives[static_cast<std::size_t>(stage)], [&] {
-      return "nobody takes what stage " + std::to_string(stage) + " gives: no edge leaves it";
+    const bool is_sink =
+        stage + 1 == stages || std::ranges::find(sinks, Stage{stage}) != sinks.end();
+    require(is_sink || gives[static_cast<std::size_t>(stage)], [&] {
+      return "nobody takes what stage " + std::to_string(stage) +
+             " gives: no edge leaves it, and it is not among the sinks";
+    });
+    require(!is_sink || !gives[static_cast<std::size_t>(stage)], [&] {
+      return "stage " + std::to_string(stage) + " is a sink, so no edge may leave it";
     });
   }
+}
+
+void check_sinks(const std::vector<Stage>& sinks, int stages, bool chain) {
+  if (sinks.empty()) return;
+  require(std::ranges::is_sorted(sinks, std::less_equal<>()) && sinks.front().value >= 0,
+          "sinks are numbers of stages that ascend from 0");
+  require(sinks.back().value == stages - 1, [&] {
+    return "the last sink is stage " + std::to_string(sinks.back().value) +
+           "; it must be the last stage, " + std::to_string(stages - 1);
+  });
+  require(!chain || sinks.size() == 1, [&] {
+    return "stage " + std::to_string(sinks.front().value) +
+           " is a sink, but in a chain the next stage takes what it gives; name the edges";
+  });
 }
 
 std::string name_of(const StageWeight& weight) {
@@ -111,10 +132,19 @@ std::uint8_t number(std::size_t rank, Stage stage, const char* side) {
 }  // namespace
 
 StageGraph::StageGraph(const Shape& shape)
-    : stages_(shape.stages()), chain_(shape.edges.empty()), ties_(shape.ties) {
+    : stages_(shape.stages()), chain_(shape.edges.empty()), ties_(shape.ties), sinks_(shape.sinks) {
+  check_sinks(sinks_, stages_, chain_);
   std::set<std::string> tied;
   for (const StageTie& tie : ties_) check(tie, stages_, tied);
   if (!chain_) make_links(shape);
+}
+
+std::optional<std::size_t> StageGraph::sink(Stage stage) const {
+  if (sinks_.empty())
+    return stage.value + 1 == stages_ ? std::optional<std::size_t>(0) : std::nullopt;
+  const auto found = std::ranges::find(sinks_, stage);
+  if (found == sinks_.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - sinks_.begin());
 }
 
 bool StageGraph::is_tied(Stage stage) const {
@@ -145,7 +175,7 @@ std::vector<std::vector<Stage>> StageGraph::reduced_together() const {
 
 void StageGraph::make_links(const Shape& shape) {
   for (const StageEdge& edge : shape.edges) check(edge, stages_);
-  check_ends(shape.edges, stages_);
+  check_ends(shape.edges, stages_, sinks_);
   edges_ = shape.edges;
   std::sort(edges_.begin(), edges_.end(), [](const StageEdge& a, const StageEdge& b) {
     return std::tie(a.from, a.to, a.input) < std::tie(b.from, b.to, b.input);

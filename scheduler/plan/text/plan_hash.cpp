@@ -89,6 +89,7 @@ std::string plan_hash(const Program& program) {
     for (const int number : {edge.from.value, edge.output, edge.to.value, edge.input})
       digest.add(number);
   add_ties(shape.ties, digest);
+  for (const Stage sink : shape.sinks) digest.add(sink.value);  // none where it is the last stage
   for (const auto& list : program.ranks) {
     digest.add(static_cast<std::int64_t>(list.size()));
     for (const Action& action : list) {

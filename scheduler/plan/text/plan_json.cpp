@@ -139,7 +139,8 @@ class PlanReader {
           "placement",
           "replica_of",
           "edges",
-          "ties"});
+          "ties",
+          "sinks"});
     Shape& shape = plan_.program.shape;
     const auto most = static_cast<std::int64_t>(8 * plan_.program.size() + 8);
     shape.ranks = integer(field(object, {"shape"}, "ranks"), {"shape", "ranks"}, 1, INT32_MAX);
@@ -157,7 +158,9 @@ class PlanReader {
     shape.forward_only = forward_only.get<bool>();
     read_placement(field(object, {"shape"}, "placement"));
     if (object.contains("replica_of")) read_replica_of(object["replica_of"]);
+    if (object.contains("sinks")) read_sinks(object["sinks"]);
     if (object.contains("edges")) read_edges(object["edges"]);
+    if (!shape.sinks.empty()) check_graph(shape, "sinks");
     if (object.contains("ties")) read_ties(object["ties"]);
     // As for the CSV: the program bounds the shape, so that later work stays in proportion. Each
     // factor is at most `most` or the length of the text, so the product of two fits.
@@ -200,6 +203,15 @@ class PlanReader {
     for (std::size_t i = 0; i < replicas.size(); ++i)
       shape.replica_of.emplace_back(
           integer(replicas[i], {"shape", "replica_of", i}, 0, shape.replicas() - 1));
+  }
+
+  /// [stage, ...]; no field means the last stage alone.
+  void read_sinks(const json& sinks) {
+    Shape& shape = plan_.program.shape;
+    if (list(sinks, {"shape", "sinks"}).empty())
+      throw JsonFault{{"shape", "sinks"}, "there is no sink; leave the field out"};
+    for (std::size_t i = 0; i < sinks.size(); ++i)
+      shape.sinks.emplace_back(integer(sinks[i], {"shape", "sinks", i}, 0, shape.stages() - 1));
   }
 
   /// [[from, output, to, input], ...]; no field means a chain.
@@ -328,6 +340,7 @@ json shape_json(const Shape& shape) {
   for (const Replica replica : shape.replica_of) result["replica_of"].push_back(replica.value);
   for (const StageEdge& edge : shape.edges)
     result["edges"].push_back({edge.from.value, edge.output, edge.to.value, edge.input});
+  for (const Stage sink : shape.sinks) result["sinks"].push_back(sink.value);
   for (const StageTie& tie : shape.ties) {
     json weights = json::array();
     for (const StageWeight& weight : tie.weights)

@@ -10,15 +10,31 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 from ..errors import InvalidArgument
 from .export import arguments_of
-from .loss import LossRule, UnitLoss, rows_of
+from .loss import Sink, UnitLoss, rows_of
+
+
+class SinkLosses:
+    """The losses that a stage leaves of a mini-batch, by micro-batch, and what they weigh."""
+
+    def __init__(self, sink: Sink, weights: list[float], weight: float | None) -> None:
+        self.sink, self.weights = sink, weights
+        self.weight = sum(weights) if weight is None else float(weight)
+        self.of_unit: dict[int, UnitLoss] = {}
+
+    def require_weight(self, found: float) -> None:
+        """Raises InvalidArgument unless the losses weigh what gradients were divided by."""
+        if abs(found - self.weight) > 1e-9 * self.weight:
+            raise InvalidArgument(f"the losses of this step weigh {found:g}, its gradient was divided by "
+                                  f"{self.weight:g}: give loss_weight, or step(weight=...)")
 
 
 class MiniBatch:
     """What a step reads, and the losses that it leaves, by micro-batch. The first (samples modulo
     micro-batches) of them have one sample more."""
 
-    def __init__(self, inputs: Any, targets: Any, count: int, loss: LossRule, weight: float | None,
+    def __init__(self, inputs: Any, targets: Any, count: int, sinks: list[Sink], weight: float | None,
                  predicts: bool = False) -> None:
+        loss = sinks[-1].rule
         inputs = dict(inputs) if hasattr(inputs, "keys") else inputs  # transformers has a dict of its own
         if loss.labels is not None and isinstance(inputs, dict):
             found = inputs.pop(loss.labels, None)
@@ -29,17 +45,10 @@ class MiniBatch:
         given = _cut(inputs, self.samples, sizes)
         self.inputs = [arguments_of(part) for part in given]
         self.targets: list[Any] = [] if predicts else _cut(targets, self.samples, sizes)
-        self.weights = [loss.weight(part if own is None else own) for part, own in zip(given, self.targets)]
-        self.weight = sum(self.weights) if weight is None else float(weight)
-        self.losses: dict[int, UnitLoss] = {}
+        self.losses = [SinkLosses(sink, [sink.rule.weight(part if own is None else own)
+                                         for part, own in zip(given, self.targets)], weight) for sink in sinks]
         self.outputs: dict[int, Any] = {}
         self._given = inputs, targets
-
-    def require_weight(self, found: float) -> None:
-        """Raises InvalidArgument unless the losses weigh what gradients were divided by."""
-        if abs(found - self.weight) > 1e-9 * self.weight:
-            raise InvalidArgument(f"the losses of this step weigh {found:g}, its gradient was divided by "
-                                  f"{self.weight:g}: give loss_weight, or step(weight=...)")
 
     def digest(self) -> int:
         """Of the bytes that lie on the host: ranks compare it."""

@@ -4,6 +4,7 @@ and the manifest that `millrace checkpoint ls` reads. They load into any number 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Optional
@@ -174,9 +175,28 @@ def _whole(path: str) -> tuple[str, Manifest]:
     raise DataError(faults[0])
 
 
+def weights(pipeline: Pipeline, path: str) -> dict[str, torch.Tensor]:
+    """Weights and buffers of a checkpoint by the names of state_dict(). One that a Pipeline before 0.3.0
+    wrote calls them by the number of their module, "layers.3.weight", and has no buffers that count."""
+    folder, manifest = checkpoint_at(path, pipeline)
+    state = {}
+    for file, *_ in manifest.shards:
+        opened = _opened({}, folder, file)
+        state.update({key: opened.get_tensor(key) for key in opened.keys() if _split(key)[1] == "value"})
+    if manifest.settings.get("format") == _FORMAT:
+        return state
+    model = pipeline.model
+    names = list(model._modules) if isinstance(model, torch.nn.Sequential) else None
+    own = {name: one for _, stage in pipeline.saved.stages() for name, one in stage.buffers.items()}
+    for key in [key for key in state if re.match(r"layers\.\d+\.", key)]:
+        _, number, name = key.split(".", 2)
+        if names is None or int(number) < len(names):
+            own[f"{names[int(number)] if names else number}.{name}"] = state[key]
+    return own
+
+
 def load(pipeline: Pipeline, folder: str, manifest: Manifest) -> ValidationRecord:
-    """Takes the state from a checkpoint. Of one that the Trainer wrote, weights alone cannot be taken:
-    it names its parameters by layer."""
+    """Takes the state from a checkpoint of this package."""
     where = {(name, part): file for file, _, _, tensors in manifest.shards for name, part, *_ in tensors}
     files: dict[str, Any] = {}
 
@@ -187,7 +207,8 @@ def load(pipeline: Pipeline, folder: str, manifest: Manifest) -> ValidationRecor
         return None if file is None else _opened(files, folder, file).get_tensor(key)
 
     if manifest.settings.get("format") != _FORMAT:
-        raise Mismatch(f"{folder}: was not saved by millrace.torch; load its weights by millrace.torch's load_state_dict")
+        raise Mismatch(f"{folder}: was saved by a Pipeline before 0.3.0 or by a Trainer, and their optimizers are not "
+                       f"torch.optim's; load its weights: pipeline.load_state_dict('{folder}')")
     for _, stage in pipeline.saved.stages():
         with torch.no_grad():
             for name, own in stage.module_state().items():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Optional
 
 import torch
@@ -47,6 +50,26 @@ def bar(epochs: int, steps: int | None, batches: int | None) -> Any:
     except ImportError:
         return None
     return tqdm(total=steps if steps is not None else None if batches is None else epochs * batches, unit="step")
+
+
+@contextmanager
+def hearing(pipeline: Pipeline) -> Iterator[None]:
+    """The first Ctrl-C waits for the end of a mini-batch, where ranks agree; the second does not."""
+    ours = (threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+
+    def hear(*_: Any) -> None:
+        pipeline.heard = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if ours:
+        signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        pipeline.heard = pipeline.interrupted = False
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Data:
@@ -114,6 +137,7 @@ class Fit:
                  validation: Any, validates: ValidationRules, batch_size: int) -> None:
         self._of, self._data, self._epochs, self._steps = pipeline, data, epochs, steps
         self._validation, self._rules, self._batch_size = validation, validates, batch_size
+        self.validates_first = False  # where Ctrl-C ended a validation
         self._epochs_done: list[EpochReport] = []
         self._validations: list[ValidationReport] = []
         digest = "" if validation is None else f"{_digest(validation):08x}"
@@ -125,6 +149,9 @@ class Fit:
             progress: Any, files: RunFiles) -> FitReport:
         began, first = time.perf_counter(), self._of.mini_batches
         samples, is_best = 0, False
+        if self.validates_first:
+            epoch, batch = self._of.position
+            is_best = self._validate(epoch if batch else epoch - 1, on_validation)
         while not self._done(first):
             epoch, skip = self._of.position
             sums = _EpochSums(epoch)
@@ -149,6 +176,9 @@ class Fit:
                     with files.waits("save"):
                         self._of.save()
                     is_best = False
+                if self._of.interrupted:
+                    raise KeyboardInterrupt(f"stopped after step {self._of.mini_batches}" + (
+                        f", saved {self._of.save()}" if self._of.checkpoints is not None else ""))
                 if is_done:
                     break
             if not sums.samples:
@@ -172,6 +202,8 @@ class Fit:
             return False
         began = time.perf_counter()
         score = self._score()
+        if self._of.interrupted:
+            return False
         self.record = self._rules.next(self.record, step, score.mean_loss, score.accuracy)
         self._of.validation = self.record
         is_best = self.record.best_step == step
@@ -189,6 +221,8 @@ class Fit:
             for at in range(0, rows_of(self._validation[0]), self._batch_size)]
         for inputs, targets in map(as_pair, batches):
             score = self._of.evaluate(inputs, targets)
+            if self._of.interrupted:
+                break
             total, weight = total + score.loss_sum, weight + score.loss_weight
             right, samples = right + score.accuracy * score.loss_weight, samples + score.samples
         return Score(total / weight if weight else 0.0, total, weight, right / weight if weight else 0.0, samples)

@@ -17,16 +17,29 @@ from .loss import UnitLoss
 from .partition import Partition
 
 Named = list[tuple[str, nn.Parameter]]
+Rows = dict[tuple[int, int], list[float]]  # by sink and unit
 
 
 @dataclass
-class Read:
-    """What the host knows of a step."""
+class Sum:
+    """Of the losses of a stage."""
 
     loss: float = 0.0
     weight: float = 0.0
     right: float = 0.0
     evaluated: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return self.loss / self.weight if self.weight else 0.0
+
+
+@dataclass
+class Read(Sum):
+    """What the host knows of a step: the main loss, and those of the stages before the last."""
+
+    others: Sequence[Sum] = ()
+    interrupted: bool = False
     norms: Optional[dict[str, float]] = None
 
 
@@ -177,25 +190,28 @@ class Sums:
         return torch.linalg.vector_norm(torch.stack(ordered)) if ordered else torch.tensor(0.0)
 
 
-def read(losses: dict[int, UnitLoss], norms: Sequence[tuple[str, torch.Tensor]], digest: int,
-         group: Group | None) -> Read:
-    """Losses and norms as numbers, of all ranks. Raises Mismatch where mini-batches differ."""
-    units = sorted(losses)
-    counts = [one for unit in units for loss in [losses[unit]] for one in (loss.sum, loss.weight, loss.right, loss.evaluated)]
+def read(losses: Sequence[dict[int, UnitLoss]], norms: Sequence[tuple[str, torch.Tensor]], digest: int,
+         group: Group | None, interrupted: bool = False) -> Read:
+    """Losses, by sink and unit, and norms as numbers, of all ranks, and whether one was interrupted. Raises
+    Mismatch where mini-batches differ."""
+    units = [(sink, unit) for sink, known in enumerate(losses) for unit in sorted(known)]
+    counts = [one for sink, unit in units for loss in [losses[sink][unit]]
+              for one in (loss.sum, loss.weight, loss.right, loss.evaluated)]
     tensors = [one for one in (*counts, *(norm for _, norm in norms)) if isinstance(one, torch.Tensor)]
     values = iter(host_values(tensors))
     numbers = [float(next(values)) if isinstance(one, torch.Tensor) else float(one) for one in counts]
     mine = {name: next(values) for name, _ in norms}
     rows = {unit: numbers[4 * at : 4 * at + 4] for at, unit in enumerate(units)}
     if group is not None:
-        rows, mine = _of_all(rows, mine, digest, group)
-    result = Read(norms=mine)
-    for unit in sorted(rows):
-        total, weight, right, evaluated = rows[unit]
-        result.loss += total
-        result.weight += weight
-        result.right += right
-        result.evaluated += evaluated
+        rows, mine, interrupted = _of_all(rows, mine, digest, group, interrupted)
+    result = Read(interrupted=interrupted, norms=mine, others=[Sum() for _ in losses[:-1]])
+    for sink, unit in sorted(rows):
+        total, weight, right, evaluated = rows[sink, unit]
+        sums = [*result.others, result][sink]
+        sums.loss += total
+        sums.weight += weight
+        sums.right += right
+        sums.evaluated += evaluated
     return result
 
 
@@ -210,8 +226,9 @@ def host_values(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [found[at] for at in range(len(tensors))]
 
 
-def _of_all(rows: dict[int, Any], norms: dict[str, Any], digest: int, group: Group) -> tuple[dict[int, Any], dict[str, Any]]:
-    head = "\n".join([str(digest), " ".join(map(str, rows)), *norms])
+def _of_all(rows: Rows, norms: dict[str, Any], digest: int, group: Group,
+            interrupted: bool) -> tuple[Rows, dict[str, Any], bool]:
+    head = "\n".join([str(digest), str(interrupted), " ".join(f"{sink}:{unit}" for sink, unit in rows), *norms])
     heads = group.gather(head, Label.Loss)
     for rank, text in enumerate(heads):
         if text.split("\n")[0] != heads[0].split("\n")[0]:
@@ -219,16 +236,17 @@ def _of_all(rows: dict[int, Any], norms: dict[str, Any], digest: int, group: Gro
                            "them equal")
     tensors = [torch.tensor(rows[unit], dtype=torch.float64) for unit in rows] + list(norms.values())
     arrived = group.all_gather(wire.pack(tensors), Label.GradientNorm)
-    all_rows: dict[int, Any] = {}
+    all_rows: Rows = {}
     all_norms: dict[str, Any] = {}
     for text, arrays in zip(heads, arrived):
-        _, units, *names = text.split("\n")
+        _, one, units, *names = text.split("\n")
+        interrupted = interrupted or one == "True"
         values = wire.unpack(arrays)
-        numbers = [int(one) for one in units.split()]
-        for at, unit in enumerate(numbers):
-            all_rows[unit] = values[at].tolist()
+        numbers = [one.split(":") for one in units.split()]
+        for at, (sink, unit) in enumerate(numbers):
+            all_rows[int(sink), int(unit)] = values[at].tolist()
         all_norms.update(zip(names, values[len(numbers) :]))
-    return all_rows, all_norms
+    return all_rows, all_norms, interrupted
 
 
 def divide(owned: Named, scale: float) -> None:

@@ -160,3 +160,26 @@ def loss_rule(loss: Any, weight: Callable[[Any], Count] | None) -> LossRule:
         return _ElementMean(loss)
     raise InvalidArgument(f"{name}(reduction='mean'): the divisor of this mean is not known before the step; "
                           "use reduction='sum' and loss_weight")
+
+
+@dataclass
+class Sink:
+    """A stage with a loss, and what that counts in the sum that is minimized."""
+
+    stage: int
+    rule: LossRule
+    factor: float = 1.0
+
+
+def sinks_of(loss: Any, weight: Callable[[Any], Count] | None, stages: int) -> list[Sink]:
+    """By stage; the last one is the last stage, whose loss is the main one. `loss`: a callable, or
+    {stage: callable or (callable, factor)}."""
+    if not isinstance(loss, dict):
+        return [Sink(stages - 1, loss_rule(loss, weight))]
+    if stages - 1 not in loss:
+        raise InvalidArgument(f"loss has stages {sorted(loss)}: the last stage, {stages - 1}, must be among them")
+    sinks = []
+    for stage in sorted(loss):
+        rule, factor = loss[stage] if isinstance(loss[stage], tuple) else (loss[stage], 1.0)
+        sinks.append(Sink(stage, loss_rule(rule, weight), float(factor)))
+    return sinks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from .._millrace import Program, generate
 from ..errors import InvalidArgument
 from ..keywords import refuse_unknown
+from .loss import Sink
 
 _PRECISIONS = {"f32": None, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -43,3 +45,24 @@ def program_of(schedule: str | Program, ranks: int | None, micro_batches: int | 
         raise InvalidArgument(f"the schedule has {schedule.shape.slices} slices per micro-batch: modules of PyTorch take "
                               "whole sequences; use a schedule without slices")
     return schedule
+
+
+Edges = Sequence[tuple[int, int, int, int]]
+
+
+def connected(program: Program, edges: Optional[Edges], sinks: list[Sink]) -> Program:
+    """The program over stages that are no chain, or with several losses."""
+    given = [sink.stage for sink in sinks]
+    if edges is None and (len(given) == 1 or given == program.shape.sinks):
+        if len(program.shape.sinks) > len(given):
+            raise InvalidArgument(f"the program has losses at stages {program.shape.sinks}: give loss={{stage: (loss, factor), ...}}")
+        return program
+    return program.connected(program.shape.edges if edges is None else edges, given if len(given) > 1 else [])
+
+
+def uses(edges: Edges, stage: int) -> Optional[list[int]]:
+    """How many inputs each output of the stage is; None in a chain, which has no edges."""
+    if not edges:
+        return None
+    taken = [output for origin, output, _, _ in edges if origin == stage]
+    return [taken.count(output) for output in range(max(taken, default=-1) + 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,7 @@ from ..errors import InvalidArgument, Mismatch
 from ..results import FitReport, Score, StepReport
 from . import draws, elastic, gradients, options, wire
 from .batch import MiniBatch, joined
-from .loss import LossRule, loss_rule
+from .loss import Sink, sinks_of
 from .optimizers import OptimizerOf, made_optimizer, made_scheduler
 from .partition import Model, Partition, Split
 from .saved_state import SavedState, gathered
@@ -33,7 +34,9 @@ class Pipeline:
     - `loss`: called with outputs and targets; returns the sum over the micro-batch, or (sum, weight),
       or (sum, weight, right, evaluated). nn.CrossEntropyLoss and its like keep their reduction.
       `loss_weight(targets)`: what a loss weighs, if not the number of samples; without targets, called
-      with the inputs.
+      with the inputs. Several stages with a loss: {stage: (loss, factor), ...}, the last stage, whose loss
+      is the main one, among them. The sum of factor x mean loss is minimized.
+    - `edges`: (from stage, output, to stage, input), ..., where the stages are no chain.
     - `optimizer`: a torch.optim optimizer over the model's parameters, or a callable that makes one
       of [(name, parameter), ...] (needed where a callable makes the stages). `lr_scheduler`, or a
       callable that makes it of the optimizer, steps after every update.
@@ -62,6 +65,7 @@ class Pipeline:
         schedule: str | Program = "1f1b",
         chunks: int | None = None,
         split: Split = "even",
+        edges: Sequence[tuple[int, int, int, int]] | None = None,
         example: Any = None,
         loss_weight: Callable[[Any], Any] | None = None,
         clip_norm: float | None = None,
@@ -83,7 +87,9 @@ class Pipeline:
         require_torch()
         options.refuse(unknown, Pipeline)
         casts_to = options.dtype_of(precision)
-        self.model, self.program = model, options.program_of(schedule, ranks, micro_batches, chunks)
+        program = options.program_of(schedule, ranks, micro_batches, chunks)
+        self._sinks: list[Sink] = sinks_of(loss, loss_weight, program.shape.stages)
+        self.model, self.program = model, options.connected(program, edges, self._sinks)
         self.clip_norm, self.seed = clip_norm, seed
         self.accumulate, self.global_step, self.frozen = accumulate, 0, []
         self._here, self._deadline = elastic.place(), deadline
@@ -92,17 +98,17 @@ class Pipeline:
         if self._here.world > 1 and data_parallel not in (1, self._copies):
             raise InvalidArgument(f"data_parallel {data_parallel}: {self._here.world} processes are {self._copies} replicas "
                                   f"of {shape.ranks} ranks")
-        self._loss: LossRule = loss_rule(loss, loss_weight)
         self._scale = gradients.LossScale(loss_scale) if precision == "f16" or loss_scale else None
         self._partition = Partition(model, split, shape, tie, example)
         self._stages: dict[tuple[int, int], ModuleStage] = {}
         takes_turns = self._here.world == 1 and executor != "sequential"
+        rules = {sink.stage: sink.rule for sink in self._sinks}
 
         def made(replica: int, number: int) -> ModuleStage:
             stage = self._partition.stage(replica, number)
             self._stages[replica, number] = ModuleStage(
-                stage.call, [stage.module], number, is_last=number == shape.stages - 1, chained=stage.chained,
-                loss=self._loss, precision=casts_to, threads=threads_per_rank, takes_turns=takes_turns,
+                stage.call, [stage.module], number, has_loss=number in rules, chained=stage.chained and not shape.edges,
+                loss=rules.get(number), uses=options.uses(shape.edges, number), precision=casts_to, threads=threads_per_rank, takes_turns=takes_turns,
                 name=f"stage {number}")
             return self._stages[replica, number]
 
@@ -117,6 +123,7 @@ class Pipeline:
         self.position = 0, 0  # epoch and number of the mini-batch that fit() would run next
         self.validation = ValidationRecord()
         self._resumed = False
+        self.heard = self.interrupted = False  # Ctrl-C: in this process, and in one of all
         self._agree()
         self.saved = SavedState(self._partition, self._sums, self.optimizer, self.lr_scheduler, self._scale)
         self.checkpoints = None
@@ -131,7 +138,7 @@ class Pipeline:
         """One update by a mini-batch: tensors with a row per sample, tuples of them, or a dict of keyword
         arguments. `weight`: what all losses weigh, unless `loss` knows."""
         began = time.perf_counter()
-        batch = MiniBatch(inputs, targets, self.micro_batches_of_step(), self._loss, weight)
+        batch = MiniBatch(inputs, targets, self.micro_batches_of_step(), self._sinks, weight)
         self._partition.require_inputs(batch.inputs, batch.samples)
         number, self.mini_batches = self.mini_batches, self.mini_batches + 1
         with self._running(batch, number, training=True):
@@ -147,7 +154,7 @@ class Pipeline:
         """The loss over a mini-batch, without a change: modules are in eval() meanwhile."""
         losses, batch = self._evaluated(inputs, targets)
         report = self._read(losses, [])
-        return Score(report.loss / report.weight if report.weight else 0.0, report.loss, report.weight,
+        return Score(report.mean, report.loss, report.weight,
                      report.right / (report.evaluated or report.weight or 1.0), batch.samples)
 
     def predict(self, inputs: Any) -> Any:
@@ -164,8 +171,13 @@ class Pipeline:
             own = gathered(own, self._group)
         return self._partition.whole_state(own)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies tensors into the stages of this process, by the names of state_dict()."""
+    def load_state_dict(self, state: dict[str, Any] | str | os.PathLike[str]) -> None:
+        """Copies tensors into the stages of this process, by the names of state_dict(); of a checkpoint's
+        folder, which all ranks give, the weights and buffers. Optimizer and position stay as they are."""
+        if isinstance(state, (str, os.PathLike)):
+            from . import checkpoint
+
+            state = checkpoint.weights(self, os.fspath(state))
         for stage in self._hosted():
             stage.load(state)
 
@@ -209,7 +221,7 @@ class Pipeline:
         report: Any = None,
     ) -> FitReport:
         """Trains for `epochs`, or `steps` mini-batches. After resume() it continues where the checkpoint was
-        saved.
+        saved. Ctrl-C ends it behind a mini-batch, in all ranks and with a checkpoint; the second at once.
 
         - `data`: (inputs, targets) or a torch Dataset, shuffled by `seed` and the epoch's number into
           mini-batches of `batch_size`; or anything that yields mini-batches, as a DataLoader.
@@ -230,10 +242,10 @@ class Pipeline:
             training, validation = training.split(validation)
         if not self._resumed:
             self.position, self.validation = (0, 0), ValidationRecord()
-        self._resumed = False
         loop = fit.Fit(self, training, epochs, steps, validation, validates, batch_size)
+        loop.validates_first, self._resumed = self._resumed, False
         bar = fit.bar(epochs, steps, training.batches()) if progress and self.rank == 0 else None
-        with self.checkpoints.held() if self.checkpoints is not None else nullcontext():
+        with self.checkpoints.held() if self.checkpoints is not None else nullcontext(), fit.hearing(self):
             with records.RunFiles(self, self._passes, self._group, (log, metrics, report), validation is not None) as files:
                 return loop.run(on_step, on_epoch, on_validation, save_every, bar, files)
 
@@ -275,14 +287,16 @@ class Pipeline:
     def _run(self, batch: MiniBatch, number: int, copy: int, index: int, training: bool) -> None:
         count = self.program.shape.micro_batches
         first = (copy * self.accumulate + index) * count
-        run = StepInput(
-            step=number, seed=self.seed, first_unit=first, weight=batch.weight, training=training,
-            loss_scale=self.loss_scale if training else 1.0,
-            inputs=batch.inputs[first : first + count], targets=batch.targets[first : first + count],
-            weights=batch.weights[first : first + count], first_row=batch.first_rows[first : first + count],
-            losses=batch.losses, outputs=batch.outputs)
-        for stage in self._stages.values():
-            stage.run = run
+        runs = {}
+        for losses in batch.losses:
+            runs[losses.sink.stage] = run = StepInput(
+                step=number, seed=self.seed, first_unit=first, weight=losses.weight, training=training,
+                loss_scale=self.loss_scale * losses.sink.factor if training else 1.0,
+                inputs=batch.inputs[first : first + count], targets=batch.targets[first : first + count],
+                weights=losses.weights[first : first + count], first_row=batch.first_rows[first : first + count],
+                losses=losses.of_unit, outputs=batch.outputs if losses is batch.losses[-1] else {})
+        for (_, stage), body in self._stages.items():
+            body.run = runs.get(stage, run)
         self._passes.run(number, training, index if training else 0, self.accumulate if training else 1, self._deadline)
 
     def _update(self, batch: MiniBatch, number: int, began: float) -> StepReport:
@@ -292,10 +306,11 @@ class Pipeline:
             gradients.divide(owned, self._scale.value)
         with self._working("NORM", number):
             norms = self._sums.norms()
-            read = self._read(batch.losses, norms, batch.digest() if self._here.world > 1 else 0)
+            read = self._read([one.of_unit for one in batch.losses], norms, batch.digest() if self._here.world > 1 else 0)
             total = self._sums.total(read)
-        batch.require_weight(read.weight)
-        skipped = read.weight == 0 or (self._scale is not None and not self._scale.accept(bool(torch.isfinite(total))))
+        for losses, found in zip(batch.losses, (*read.others, read)):
+            losses.require_weight(found.weight)
+        skipped = all(found.weight == 0 for found in (*read.others, read)) or (self._scale is not None and not self._scale.accept(bool(torch.isfinite(total))))
         factor = 1.0
         rate = float(self.optimizer.param_groups[0]["lr"]) if self.optimizer is not None else 0.0
         if not skipped:
@@ -308,12 +323,15 @@ class Pipeline:
                     self.lr_scheduler.step()
             self.global_step += 1
         self._sums.zero()
-        return StepReport(self.global_step, batch.samples, read.loss / read.weight if read.weight else 0.0, read.loss,
-                          read.weight, float(total), factor, rate, bool(skipped), time.perf_counter() - began)
+        return StepReport(self.global_step, batch.samples, read.mean, read.loss,
+                          read.weight, float(total), factor, rate, bool(skipped), time.perf_counter() - began,
+                          {sink.stage: found.mean for sink, found in zip(self._sinks, read.others)})
 
     def _read(self, losses: Any, norms: list[torch.Tensor], digest: int = 0) -> Any:
         """What the host learns of a step, of all ranks; everything on a device is read here, at once."""
-        return gradients.read(losses, norms, digest, self._group if self._here.world > 1 else None)
+        read = gradients.read(losses, norms, digest, self._group if self._here.world > 1 else None, self.heard)
+        self.interrupted = read.interrupted
+        return read
 
     @contextmanager
     def _working(self, what: str, number: int) -> Iterator[None]:
@@ -346,7 +364,7 @@ class Pipeline:
 
     def _evaluated(self, inputs: Any, targets: Any, predicts: bool = False) -> tuple[Any, MiniBatch]:
         count = self.program.shape.micro_batches
-        batch = MiniBatch(inputs, targets, count, self._loss, None, predicts)
+        batch = MiniBatch(inputs, targets, count, self._sinks, None, predicts)
         self._partition.require_inputs(batch.inputs, batch.samples)
         number, self._evaluations = self._evaluations, self._evaluations + 1
         modules = [one for stage in self._hosted() for one in stage.module.modules()]
@@ -359,7 +377,7 @@ class Pipeline:
         finally:
             for module, mode in zip(modules, modes):
                 module.training = mode
-        return (batch.outputs if predicts else batch.losses), batch
+        return (batch.outputs if predicts else [one.of_unit for one in batch.losses]), batch
 
     # What its checkpoints and fit() ask.
 

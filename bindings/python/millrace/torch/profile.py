@@ -36,7 +36,7 @@ def profile(model: Model, example: Any, targets: Any = None, *, loss: Optional[C
     stages = []
     for number in range(shape.stages):
         one = partition.stage(0, number)
-        stages.append(ModuleStage(one.call, [one.module], number, is_last=number + 1 == shape.stages,
+        stages.append(ModuleStage(one.call, [one.module], number, has_loss=number + 1 == shape.stages,
                                   chained=one.chained, loss=rule, precision=precision))
     kept = [(one, one.grad) for stage in partition.hosted().values() for one in stage.parameters.values()]
     buffers = [(one, one.clone()) for stage in partition.hosted().values() for one in stage.module.buffers()]

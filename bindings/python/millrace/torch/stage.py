@@ -80,15 +80,17 @@ class ModuleStage:
         modules: Sequence[nn.Module],
         number: int,
         *,
-        is_last: bool,
+        has_loss: bool,
         chained: bool = False,
         loss: LossRule | None = None,
         precision: torch.dtype | None = None,
         threads: int = 1,
         takes_turns: bool = False,
         name: str | None = None,
+        uses: Sequence[int] | None = None,
     ) -> None:
-        self.call, self.modules, self.number, self.is_last = call, list(modules), number, is_last
+        """`uses`: how many inputs of later stages each output is; None: the stages are a chain."""
+        self.call, self.modules, self.number, self.has_loss = call, list(modules), number, has_loss
         self._run = StepInput()
         self._device = self.device
         self.bytes: Bytes | None = None
@@ -96,6 +98,7 @@ class ModuleStage:
         self._whole: set[int] = set()  # units whose backward pass has one part
         self._chained, self._loss, self._precision, self._threads = chained, loss, precision, threads
         self._takes_turns = takes_turns
+        self._first_use = None if uses is None else [sum(uses[:at]) for at in range(len(uses) + 1)]
         self.draws: bool | None = None  # not known before the first pass
         self._learned = Learned()
         self._units: dict[int, _Unit] = {}
@@ -221,6 +224,8 @@ class ModuleStage:
         if self.number == 0:
             return _Unit((), [])
         arguments = tuple([None if one is None else _leaf(one, self._device) for one in given])
+        if self._first_use is not None:  # other stages may have been given the same tensors
+            arguments = tuple([None if one is None else one.detach().requires_grad_(one.requires_grad) for one in arguments])
         return _Unit(arguments, [one for one in arguments if one is not None and one.requires_grad])
 
     def _traced(self, unit: int, made: _Unit) -> Any:
@@ -235,7 +240,7 @@ class ModuleStage:
         """What the module makes of the unit; of the last stage (loss, weight, ...)."""
         with self._seeded(unit):
             value = self._value(unit, made.arguments)
-            return self._loss_of(unit, value) if self.is_last else value
+            return self._loss_of(unit, value) if self.has_loss else value
 
     def _value(self, unit: int, arguments: tuple[Any, ...]) -> Any:
         if self.number == 0:
@@ -254,7 +259,7 @@ class ModuleStage:
     def _given_on(self, unit: int, made: _Unit, value: Any, keeps: bool) -> Tensors:
         """Keeps what the backward pass begins with; the outputs for the next stage, apart from the
         graph. The last stage has a loss."""
-        if self.is_last:
+        if self.has_loss:
             run = self._run
             total = value.sum / run.weight if run.weight > 0 else value.sum * 0.0
             if run.loss_scale != 1:
@@ -283,8 +288,10 @@ class ModuleStage:
 
     def _of_outputs(self, made: _Unit, gradients: tuple[Any, ...]) -> tuple[list[torch.Tensor], list[Any]]:
         """The outputs that were given a gradient, and these."""
-        if self.is_last:
+        if self.has_loss:
             return made.outputs, [torch.ones_like(one) for one in made.outputs]
+        if self._first_use is not None:
+            gradients = self._of_uses(gradients)
         outputs, given = [], []
         for output, at in zip(made.outputs, made.positions):
             gradient = gradients[at]
@@ -292,6 +299,18 @@ class ModuleStage:
                 outputs.append(output)
                 given.append(gradient if gradient.device == output.device else gradient.to(output.device))
         return outputs, given
+
+    def _of_uses(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Of each output the sum over its uses, as autograd makes it: that of the last stage first."""
+        assert self._first_use is not None
+        sums = []
+        for first, end in zip(self._first_use, self._first_use[1:]):
+            known = [one for one in reversed(gradients[first:end]) if one is not None]
+            total = known[0] if known else None
+            for one in known[1:]:
+                total = total + one.to(total.device)
+            sums.append(total)
+        return tuple(sums)
 
     def _for_inputs(self, made: _Unit, found: Sequence[Gradient]) -> Tensors:
         rest = iter(found)
@@ -317,7 +336,7 @@ class ModuleStage:
             arguments = tuple(None if one is None else _leaf(one, self._device) for one in given)
             with self._seeded(unit):
                 value = self._value(unit, arguments)
-            if not self.is_last:
+            if not self.has_loss:
                 return self._tensors_of(value)
             if self._run.targets:
                 self._run.losses[self._run.first_unit + unit] = self._loss_of(unit, value).detached()

@@ -92,6 +92,9 @@ struct Shape {
   std::vector<StageEdge> edges = {};
   /// What is tied, in ascending order of the layers; StageGraph checks it.
   std::vector<StageTie> ties = {};
+  /// Stages without consumers, ascending, each with a loss of its own; empty: the last stage alone.
+  /// The last one is always among them: its loss is the main one. StageGraph checks them.
+  std::vector<Stage> sinks = {};
 
   [[nodiscard]] int stages() const { return placement.stages(); }
   [[nodiscard]] int replicas() const { return placement.replicas(); }

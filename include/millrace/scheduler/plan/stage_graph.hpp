@@ -44,7 +44,8 @@ class StageGraph {
   /// Throws InvalidArgument for an edge that names no stage of the shape, runs backwards or to its
   /// own stage, or has a negative index; for an input with two producers or none (inputs count from
   /// 0 without a gap), a stage between the ends without input or consumer, and a stage with more
-  /// than 255 links on one side. Also for ties: of fewer than two weights, of a weight that names
+  /// than 255 links on one side; for sinks that do not ascend, that others consume or that the last
+  /// stage is missing from. Also for ties: of fewer than two weights, of a weight that names
   /// no stage or has no name, that is tied twice, or whose stage comes before that of the one named
   /// before it. Cost: O(edges log edges + ties log ties); a chain without ties O(1).
   explicit StageGraph(const Shape& shape);
@@ -54,6 +55,11 @@ class StageGraph {
 
   [[nodiscard]] int stages() const { return stages_; }
   [[nodiscard]] bool is_chain() const { return chain_; }
+
+  /// How many stages have a loss.
+  [[nodiscard]] std::size_t sinks() const { return sinks_.empty() ? 1 : sinks_.size(); }
+  /// Which of these the stage is, ascending; none for the others. Cost: O(their number).
+  [[nodiscard]] std::optional<std::size_t> sink(Stage stage) const;
 
   /// Number of links; the index of each is below it.
   [[nodiscard]] std::size_t links() const {
@@ -122,6 +128,7 @@ class StageGraph {
   int stages_ = 0;
   bool chain_ = true;
   std::vector<StageTie> ties_;
+  std::vector<Stage> sinks_;
   std::vector<StageEdge> edges_;             // by (from, to, input)
   std::vector<StageLink> links_;             // by (from, to)
   std::vector<std::size_t> edge_of_;         // by link: its first in edges_; one more at the end

@@ -47,6 +47,12 @@ class StepData {
   virtual TensorList inputs(const Unit& unit) = 0;
   /// Targets for the last stage.
   virtual TensorList targets(const Unit& unit) = 0;
+  /// Those of another sink (Shape::sinks): by default the same. Calls for the unit's sinks may come
+  /// at the same time.
+  virtual TensorList targets_of(const Unit& unit, Stage sink) {
+    (void)sink;
+    return targets(unit);
+  }
   /// Index of the unit's first row in the mini-batch.
   [[nodiscard]] virtual std::int64_t first_sample(const Unit& unit) const = 0;
   /// Where the unit's slice begins in its sequence.
@@ -81,7 +87,8 @@ enum class AccumulateOrder : std::uint8_t {
 struct StepSettings {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
-  double loss_scale = 1;  ///< see PassContext
+  double loss_scale = 1;                 ///< see PassContext
+  std::vector<double> loss_scales = {};  ///< of each sink; empty: `loss_scale` for all
   bool training = true;
   /// No wait inside the step lasts longer than this.
   std::chrono::milliseconds deadline = std::chrono::minutes(10);
@@ -101,6 +108,8 @@ struct StepSettings {
 struct StepResult {
   LossSum loss;                      ///< summed in ascending unit order
   std::vector<LossSum> unit_losses;  ///< [micro_batch * slices + slice]; zeros where not hosted
+  /// Likewise of the sinks before the last stage, ascending.
+  std::vector<std::vector<LossSum>> other_losses = {};
   std::int64_t samples = 0;  ///< rows of the first stage's inputs, where it is hosted; of slice 0
   std::vector<TensorList> outputs;            ///< evaluation only: predictions per unit
   std::vector<std::size_t> peak_stash_bytes;  ///< per rank, counted
