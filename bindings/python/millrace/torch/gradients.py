@@ -212,8 +212,8 @@ def host_values(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [found[at] for at in range(len(tensors))]
 
 
-def _of_all(rows: dict[int, Any], norms: dict[str, Any], digest: int, group: Group,
-            interrupted: bool) -> tuple[dict[int, Any], dict[str, Any], bool]:
+def _of_all(rows: dict[int, Any], norms: dict[str, Any], digest: int, group: Group, interrupted: bool
+            ) -> tuple[dict[int, Any], dict[str, Any], bool]:
     head = "\n".join([str(digest), str(interrupted), " ".join(map(str, rows)), *norms])
     heads = group.gather(head, Label.Loss)
     for rank, text in enumerate(heads):
