@@ -317,11 +317,43 @@ def allocated() -> int:
     return use.uordblks + use.hblkhd
 
 
+def one_or_two(module, x):
+    """Graphs of equal types: of two weights, of one weight twice, of two in the other order."""
+    ways = ((module.one, module.two), (module.one, module.one), (module.two, module.one))
+    first, second = ways[module.turn % 3]
+    module.turn += 1
+    return second(torch.tanh(first(x)) + x)
+
+
+def test_graphs_that_differ_in_their_weights_alone_are_told_apart():
+    torch.manual_seed(3)
+    module = Calls(one_or_two, one=linear(), two=linear(), turn=0)
+    other = copy.deepcopy(module)
+    wanted, found = plain(module, [ROW], False), halves(other, [ROW], False)
+    for some, others in zip(wanted, found):
+        require_equal(some[0], others[0], "input")
+    for one, again in zip(module.parameters(), other.parameters()):
+        require_equal(one.grad, again.grad, "parameter")
+
+
+def test_a_stage_with_nothing_to_give_back_takes_no_hooks():
+    module = Calls(lambda m, x: m.two(torch.tanh(m.one(x)) * x) if m.multiplies else m.one(x), one=linear(), two=linear(),
+                   multiplies=False)
+    stage = ModuleStage(module, [module], 1, has_loss=False)
+    has_hooks = []
+    for module.multiplies in (False, False, True, True):
+        stage.forward(0, False, inputs_of([ROW], 0)[0])
+        has_hooks.append(stage._units[0].saved is not None)
+        stage.backward_input(0, inputs_of([ROW], 1)[0])
+        stage.backward_weight(0)
+    assert has_hooks == [True, False, False, True]
+
+
 @pytest.mark.parametrize("precision", [None, torch.bfloat16])
 def test_counted_bytes_are_those_of_malloc_and_fall_after_the_first_half(precision):
     torch.manual_seed(3)
     blocks = nn.Sequential(*[Block(256, 4) for _ in range(4)])
-    stage = ModuleStage(blocks, [blocks], 1, is_last=False, precision=precision)
+    stage = ModuleStage(blocks, [blocks], 1, has_loss=False, precision=precision)
     stage.bytes, stage.draws = Bytes(), False
     x, gradient = torch.randn(2, 4, 128, 256)
 
@@ -353,7 +385,7 @@ def test_counted_bytes_are_those_of_malloc_and_fall_after_the_first_half(precisi
 def test_a_dropped_unit_leaves_nothing():
     """Graph, hooks and saved tensors make no ring that lives on."""
     block = Block(256, 4)
-    stage = ModuleStage(block, [block], 1, is_last=False)
+    stage = ModuleStage(block, [block], 1, has_loss=False)
     stage.draws = False
     x = torch.randn(4, 128, 256)
     for unit in range(2):

@@ -34,6 +34,7 @@ void bind_training(py::module_& module);
 void bind_step_passes(py::module_& module);
 void bind_step_records(py::module_& module);
 void bind_checkpoints(py::module_& module);
+void bind_graph_form(py::module_& module);
 
 /// A dataclass of millrace.results, made from its fields by name.
 template <class... Fields>

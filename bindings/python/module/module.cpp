@@ -20,4 +20,5 @@ PYBIND11_MODULE(_millrace, module) {
   bind_step_records(module);
   bind_step_passes(module);
   bind_checkpoints(module);
+  bind_graph_form(module);
 }

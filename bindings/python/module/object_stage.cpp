@@ -25,19 +25,42 @@ int number_of(const PassContext& context) {
   return context.micro_batch.value * context.slices + context.slice.value;
 }
 
-/// (first..., objects...)
+/// (stage, first..., objects...)
 template <class... First>
-py::tuple arguments_of(const TensorList& tensors, const First&... first) {
-  py::tuple arguments(sizeof...(first) + tensors.size());
+py::tuple arguments_of(const py::object& stage, const TensorList& tensors, const First&... first) {
+  py::tuple arguments(1 + sizeof...(first) + tensors.size());
   std::size_t at = 0;
+  arguments[at++] = stage;
   ((arguments[at++] = py::cast(first)), ...);
   for (std::size_t i = 0; i < tensors.size(); ++i) arguments[at++] = object_of(tensors[i]);
   return arguments;
 }
 
+/// Of methods; they stay as long as the process.
+struct Names {
+  PyObject* forward = PyUnicode_InternFromString("forward");
+  PyObject* backward = PyUnicode_InternFromString("backward");
+  PyObject* backward_input = PyUnicode_InternFromString("backward_input");
+  PyObject* backward_weight = PyUnicode_InternFromString("backward_weight");
+  PyObject* recompute = PyUnicode_InternFromString("recompute");
+};
+
+const Names& names() {
+  static const Names all;
+  return all;
+}
+
+/// The method of the first argument, by the others.
+py::object called(PyObject* method, const py::tuple& arguments) {
+  PyObject* const returned = PyObject_VectorcallMethod(
+      method, &PyTuple_GET_ITEM(arguments.ptr(), 0), arguments.size(), nullptr);
+  if (returned == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(returned);
+}
+
 /// What the method returned, as references.
-TensorList called(const py::object& stage, const char* method, const py::tuple& arguments) {
-  const py::tuple returned = stage.attr(method)(*arguments);
+TensorList tensors_from(PyObject* method, const py::tuple& arguments) {
+  const py::tuple returned = called(method, arguments);
   TensorList tensors;
   for (const py::handle object : returned)
     tensors.push_back(reference_to(py::reinterpret_borrow<py::object>(object)));
@@ -80,29 +103,32 @@ ObjectStage::~ObjectStage() {
 
 TensorList ObjectStage::forward(const PassContext& context, TensorList inputs) {
   return in_python([&] {
-    const py::tuple arguments = arguments_of(inputs, number_of(context), context.recompute_later);
+    const py::tuple arguments =
+        arguments_of(stage_, inputs, number_of(context), context.recompute_later);
     inputs.clear();
-    return called(stage_, "forward", arguments);
+    return tensors_from(names().forward, arguments);
   });
 }
 
 TensorList ObjectStage::backward_input(const PassContext& context, TensorList gradients) {
   return in_python([&] {
-    return called(stage_, "backward_input", arguments_of(gradients, number_of(context)));
+    return tensors_from(names().backward_input,
+                        arguments_of(stage_, gradients, number_of(context)));
   });
 }
 
 void ObjectStage::backward_weight(const PassContext& context) {
-  in_python([&] { stage_.attr("backward_weight")(number_of(context)); });
+  in_python([&] { called(names().backward_weight, arguments_of(stage_, {}, number_of(context))); });
 }
 
 TensorList ObjectStage::backward(const PassContext& context, TensorList gradients) {
-  return in_python(
-      [&] { return called(stage_, "backward", arguments_of(gradients, number_of(context))); });
+  return in_python([&] {
+    return tensors_from(names().backward, arguments_of(stage_, gradients, number_of(context)));
+  });
 }
 
 void ObjectStage::recompute(const PassContext& context) {
-  in_python([&] { stage_.attr("recompute")(number_of(context)); });
+  in_python([&] { called(names().recompute, arguments_of(stage_, {}, number_of(context))); });
 }
 
 void ObjectStage::abandon_step() noexcept {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class MiniBatch:
             targets = found if targets is None else targets
         self.samples = rows_of(inputs)
         sizes = [self.samples // count + (at < self.samples % count) for at in range(count)]
-        self.first_rows = [sum(sizes[:at]) for at in range(count)]
+        self.first_rows = [0, *accumulate(sizes[:-1])]
         given = _cut(inputs, self.samples, sizes)
         self.inputs = [arguments_of(part) for part in given]
         self.targets: list[Any] = [] if predicts else _cut(targets, self.samples, sizes)
@@ -63,6 +64,8 @@ def _cut(tree: Any, samples: int, sizes: list[int]) -> list[Any]:
     """The tree's rows, part after part. What is not a tensor is in every part."""
     if tree is None:
         return [None] * len(sizes)
+    if isinstance(tree, torch.Tensor) and tree.dim() > 0 and len(tree) == samples:  # most often
+        return list(tree.detach().split(sizes))
     leaves, shape = tree_flatten(tree)
     columns = []
     for leaf in leaves:

@@ -30,14 +30,10 @@ class UnitLoss:
     right: Count = 0
     evaluated: Count = 0
 
-    def detached(self) -> UnitLoss:
-        """Without its graph."""
-        return UnitLoss(self.sum.detach(), self.weight, self.right, self.evaluated)
-
 
 def rows_of(tree: Any) -> int:
     """Samples of a batch: the rows of its first tensor."""
-    for leaf in tree_leaves(tree):
+    for leaf in (tree,) if isinstance(tree, torch.Tensor) else tree_leaves(tree):
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
             return len(leaf)
     raise InvalidArgument("a mini-batch has no tensor with a row per sample")
@@ -71,6 +67,8 @@ class LossRule:
 
     def _made(self, outputs: Any, targets: Any, weight: float) -> UnitLoss:
         given = self._loss(outputs) if targets is None else self._loss(outputs, targets)
+        if isinstance(given, torch.Tensor) and given.dim() == 0:
+            return UnitLoss(given, weight)
         parts = given if isinstance(given, tuple) else (given, weight)
         if len(parts) not in (2, 4) or not isinstance(parts[0], torch.Tensor) or parts[0].dim() > 0:
             raise TypeError("a loss must return its sum, (sum, weight) or (sum, weight, right, evaluated); "

@@ -64,7 +64,9 @@ class Stage:
     @property
     def call(self) -> Any:
         """What runs it. Nobody can hang a hook on a chain."""
-        return self.module.forward if isinstance(self.module, _Chain) else self.module
+        if not isinstance(self.module, _Chain):
+            return self.module
+        return self.module[0] if len(self.module) == 1 else self.module.forward
 
     def require_same_tensors(self) -> None:
         """Raises InvalidArgument when the module was moved, cast or given other tensors."""

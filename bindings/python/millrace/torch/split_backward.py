@@ -8,7 +8,8 @@ its gradient is added once, or if their calls would run the same node. Such a ca
 two of its forks again, and a prehook puts the gradient of the first half in the place of what arrives.
 
 W opens some of the tensors that the graph saved. The first unit of a stage learns which; the others
-give the rest back after I.
+give the rest back after I. A stage whose rest is parameters, or ended with the nodes above all
+forks, has nothing to give back: its later units keep their tensors in the graph.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ import torch
 from torch.autograd import Variable
 from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
+from .._millrace import match_graph
+
 Gradient = Optional[torch.Tensor]
 Root = Union[torch.Tensor, GradientEdge]
 
 # Graphs of a CPU run in the thread that calls, which needs no copy of its context.
 _run = _engine_run_backward if torch.cuda.is_available() else Variable._execution_engine.run_backward
+_PythonNode = torch._C._FunctionBase
 
 
 def accumulate(roots: Sequence[Root], gradients: Sequence[torch.Tensor], inputs: Sequence[Any] = ()) -> None:
@@ -41,7 +45,7 @@ def _captured(roots: Sequence[Root], gradients: Sequence[torch.Tensor], inputs: 
 def _edge(tensor: torch.Tensor) -> GradientEdge:
     """get_gradient_edge() of what a stage returns: an operation of PyTorch, most often."""
     node = tensor.grad_fn
-    if node is None or isinstance(node, torch._C._FunctionBase):
+    if node is None or isinstance(node, _PythonNode):
         return get_gradient_edge(tensor)
     return GradientEdge(node, tensor.output_nr)
 
@@ -99,13 +103,18 @@ class _Plan:
         numbers = {node: at for at, node in enumerate(graph.nodes)}
         self._children: list[list[int]] = []
         used: list[set[int]] = [set() for _ in range(count)]  # outputs of each node
+        self._roots, self._inputs = tuple(graph.roots), graph.inputs
+        walk: list[Any] = []
         for node in graph.nodes:
-            edges = [(numbers[child], number) for child, number in node.next_functions if child is not None]
+            every = [(-1 if child is None else numbers[child], number) for child, number in node.next_functions]
+            walk.append((numbers[node], type(node), tuple(every)))
+            edges = [edge for edge in every if edge[0] >= 0]
             self._children.append([child for child, _ in edges])
             for child, number in edges:
                 used[child].add(number)
         for root, number in graph.roots:
             used[root].add(number)
+        self._form = tuple(reversed(walk))  # parents first
         way, forks = set(graph.inputs), {}
         apart = [0] * count  # the leaves below a node that is not on the way
         self._reached = [0] * count  # all leaves below a node
@@ -123,16 +132,33 @@ class _Plan:
                 if apart[at]:
                     forks[at] = apart[at]
                 apart[at] = 0
-        self.captured = [(fork, number) for fork in forks for number in sorted(used[fork])]
-        self.given = [place for place, (root, _) in enumerate(graph.roots) if root not in way and apart[root]]
-        for place in self.given:  # outputs that are made of parameters alone
+        below = {child for children in self._children for child in children}
+        # Outputs whose gradient is what a call of W begins with: of forks, and of parameters alone.
+        given = [place for place, (root, _) in enumerate(graph.roots)
+                 if (root in forks and root not in below if root in way else apart[root])]
+        self.captured = [(fork, number) for fork in forks if fork in below for number in sorted(used[fork])]
+        for place in given:
             root = graph.roots[place][0]
             forks.setdefault(root, apart[root])
         groups = self._grouped([_Group(fork, leaves) for fork, leaves in forks.items()])
         self.clamped = [fork for group in groups for fork in group.forks
                         if fork in way and self._is_reached(fork, group)]
-        self.groups = [(group.forks, [at for at in range(count) if group.leaves >> at & 1]) for group in groups]
+        # By call of W: places among the captured and the outputs, and leaves.
+        self.groups = [([place for fork in group.forks for place, (at, _) in enumerate(self.captured) if at == fork],
+                        [place for fork in group.forks for place in given if graph.roots[place][0] == fork],
+                        [at for at in range(count) if group.leaves >> at & 1]) for group in groups]
         self.opened: Optional[set[int]] = None  # of the saved tensors, by W
+        self.gives_back = True  # others than these and parameters, as far as is known
+
+    def matched(self, roots: Sequence[GradientEdge], inputs: Sequence[torch.Tensor]) -> Optional[list[Any]]:
+        """The nodes, by number, of a graph of this form; None if that is not certain."""
+        nodes = match_graph(self._form, self._roots, roots)
+        if nodes is None or len(inputs) != len(self._inputs):
+            return None
+        for one, at in zip(inputs, self._inputs):
+            if at < 0 or nodes[at].variable is not one:
+                return None
+        return nodes
 
     def _grouped(self, left: list[_Group]) -> list[_Group]:
         """Merges groups until no two run the same node."""
@@ -167,32 +193,47 @@ class _Plan:
         return any(fork in self._children[at] for at in range(fork + 1, len(self._children)) if group.runs >> at & 1)
 
 
+class _Place:
+    """Of a saved tensor. It ends with the node that saved it."""
+
+    __slots__ = ("number", "__weakref__")
+
+
 class SavedTensors:
     """The tensors that the graph of one unit keeps, which it can give back one by one. The graph has to
     be used before this is dropped: it knows this weakly, because the tensors know the graph."""
 
     def __init__(self) -> None:
         self.tensors: list[Gradient] = []
+        self._places: list[Any] = []
         self.opened: set[int] = set()
 
     def hooks(self) -> Any:
         """Around the forward pass."""
         self_of = weakref.ref(self)
 
-        def put(tensor: torch.Tensor) -> int:
-            tensors = self_of().tensors
-            tensors.append(tensor)
-            return len(tensors) - 1
+        def put(tensor: torch.Tensor) -> _Place:
+            saved, place = self_of(), _Place()
+            place.number = len(saved.tensors)
+            saved.tensors.append(tensor)
+            saved._places.append(weakref.ref(place))
+            return place
 
-        def get(number: int) -> torch.Tensor:
+        def get(place: _Place) -> torch.Tensor:
             saved = self_of()
             assert saved is not None, "the graph of a micro-batch was used after its last pass"
-            saved.opened.add(number)
-            tensor = saved.tensors[number]
+            saved.opened.add(place.number)
+            tensor = saved.tensors[place.number]
             assert tensor is not None, "the second half of a backward pass opened another tensor than before"
             return tensor
 
         return torch.autograd.graph.saved_tensors_hooks(put, get)
+
+    def drop_ended(self) -> None:
+        """Gives back what nodes saved that are no more."""
+        for number, place in enumerate(self._places):
+            if place() is None:
+                self.tensors[number] = None
 
     def keep(self, numbers: set[int]) -> None:
         """Gives the others back."""
@@ -204,18 +245,36 @@ class SavedTensors:
 class Learned:
     """The plans of a stage, by the form of its graphs."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[torch.nn.Module] = ()) -> None:
+        self._modules = modules
         self._plans: dict[tuple[Any, ...], _Plan] = {}
+        self._last: Optional[_Plan] = None
+        self.gives_back = True  # whether units need SavedTensors
 
-    def of(self, graph: _Graph) -> _Plan:
-        plan = self._plans.get(graph.form)
-        if plan is None:
-            plan = self._plans[graph.form] = _Plan(graph)
-        return plan
+    def of(self, roots: Sequence[GradientEdge], inputs: Sequence[torch.Tensor]) -> tuple[_Plan, list[Any]]:
+        """The plan and the nodes of a graph."""
+        nodes = self._last.matched(roots, inputs) if self._last is not None else None
+        if nodes is None:
+            graph = _Graph(roots, inputs)
+            self._last, nodes = self._plans.get(graph.form), graph.nodes
+            if self._last is None:
+                self._last = self._plans[graph.form] = _Plan(graph)
+                self.gives_back = True
+        return self._last, nodes
+
+    def opened(self, plan: _Plan, saved: SavedTensors) -> None:
+        """What W of a whole unit opened."""
+        plan.opened = saved.opened
+        stays = {id(one) for module in self._modules for one in (*module.parameters(), *module.buffers())}
+        plan.gives_back = any(one is not None and number not in saved.opened and id(one) not in stays
+                              and id(one._base) not in stays for number, one in enumerate(saved.tensors))
+        self.gives_back = any(one.gives_back for one in self._plans.values())
 
 
 class SplitBackward:
     """I when it is made, W when it is called; both once."""
+
+    __slots__ = ("_plan", "_saved", "_learned", "_clamps", "_calls", "input_gradients")
 
     def __init__(
         self,
@@ -225,20 +284,25 @@ class SplitBackward:
         saved: SavedTensors | None = None,
         learned: Learned | None = None,
     ) -> None:
-        roots = [_edge(output) for output in outputs]
-        graph = _Graph(roots, inputs)
-        self._plan = plan = (learned or Learned()).of(graph)
-        self._nodes, self._saved = graph.nodes, saved
-        captured = [GradientEdge(graph.nodes[fork], number) for fork, number in plan.captured]
-        self._clamps = {fork: _Clamp(graph.nodes[fork]) for fork in plan.clamped}
+        roots = list(map(_edge, outputs))
+        self._learned = learned or Learned()
+        plan, nodes = self._learned.of(roots, inputs)
+        self._plan, self._saved = plan, saved
+        captured = [GradientEdge(nodes[fork], number) for fork, number in plan.captured]
+        self._clamps = [_Clamp(nodes[fork]) for fork in plan.clamped] if plan.clamped else ()
         found = _captured(roots, gradients, [*inputs, *captured])
-        self.input_gradients: tuple[Gradient, ...] = found[: len(inputs)]
-        self._given: dict[int, list[tuple[GradientEdge, torch.Tensor]]] = {}
-        for (fork, _), edge, gradient in zip(plan.captured, captured, found[len(inputs) :]):
-            if gradient is not None:
-                self._given.setdefault(fork, []).append((edge, gradient))
-        for place in plan.given:
-            self._given.setdefault(graph.roots[place][0], []).append((roots[place], gradients[place]))
+        count = len(inputs)
+        self.input_gradients: tuple[Gradient, ...] = found[:count]
+        # Of W: edges, gradients and leaves. Nodes above all edges end here, with what they saved.
+        self._calls: list[Any] = []
+        for forks, given, leaves in plan.groups:
+            edges, taken = [roots[at] for at in given], [gradients[at] for at in given]
+            for at in forks:
+                if found[count + at] is not None:
+                    edges.append(captured[at])
+                    taken.append(found[count + at])
+            if edges:
+                self._calls.append((edges, taken, [nodes[leaf] for leaf in leaves]))
         if saved is not None:
             saved.opened = set()
             if plan.opened is not None:
@@ -246,22 +310,22 @@ class SplitBackward:
 
     def captured(self) -> list[torch.Tensor]:
         """What W continues from."""
-        return [gradient for pairs in self._given.values() for _, gradient in pairs]
+        return [gradient for _, taken, _ in self._calls for gradient in taken]
 
     def weight(self) -> None:
         """W: adds to the gradients of the parameters."""
-        for forks, leaves in self._plan.groups:
-            given = [pair for fork in forks for pair in self._given.pop(fork, ())]
-            if given:
-                edges, gradients = zip(*given)
-                accumulate(edges, gradients, [self._nodes[leaf].variable for leaf in leaves])
-        for clamp in self._clamps.values():
+        if self._saved is not None and self._plan.opened is None:
+            self._saved.drop_ended()
+        while self._calls:
+            edges, taken, leaves = self._calls.pop(0)
+            accumulate(edges, taken, [leaf.variable for leaf in leaves])
+        for clamp in self._clamps:
             clamp.remove()
         if self._saved is not None:
             if self._plan.opened is None:
-                self._plan.opened = self._saved.opened
+                self._learned.opened(self._plan, self._saved)
             self._saved.tensors.clear()
-        self._nodes, self._clamps = [], {}
+        self._clamps = ()
 
 
 class _Clamp:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -44,15 +44,14 @@ class StepInput:
 class _Unit:
     """What a stage keeps from a forward pass to the last backward pass."""
 
-    __slots__ = ("arguments", "inputs", "outputs", "gradients", "saved", "split", "positions")
+    outputs: Sequence[torch.Tensor] = ()
+    positions: Sequence[int] = ()  # of the outputs that need a gradient
+    gradients: Sequence[Any] = ()
+    saved: SavedTensors | None = None
+    split: SplitBackward | None = None
 
-    def __init__(self, arguments: tuple[Any, ...], inputs: list[torch.Tensor]) -> None:
+    def __init__(self, arguments: tuple[Any, ...], inputs: Sequence[torch.Tensor]) -> None:
         self.arguments, self.inputs = arguments, inputs
-        self.outputs: list[torch.Tensor] = []
-        self.positions: list[int] = []  # of the outputs that need a gradient
-        self.gradients: list[Any] = []
-        self.saved: SavedTensors | None = None
-        self.split: SplitBackward | None = None
 
 
 class Bytes:
@@ -64,6 +63,27 @@ class Bytes:
     def add(self, more: int) -> None:
         self.now += more
         self.most = max(self.most, self.now)
+
+
+def _action(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A method with PyTorch's settings of its thread."""
+    may_cast = op in "FR"
+
+    def with_settings(method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(stage: ModuleStage, unit: int, *given: Any) -> Any:
+            if stage._device is None:
+                stage._set_device(stage._device_of(unit, given))
+            if get_num_threads() != stage._threads:
+                torch.set_num_threads(stage._threads)
+            casts = may_cast and stage._precision is not None
+            if stage._on_host and not casts and not profiler._is_profiler_enabled:
+                return method(stage, unit, *given)
+            with stage._set(f"{stage.number}{op}{unit}", casts):
+                return method(stage, unit, *given)
+
+        return run
+
+    return with_settings
 
 
 class ModuleStage:
@@ -92,7 +112,8 @@ class ModuleStage:
         """`uses`: how many inputs of later stages each output is; None: the stages are a chain."""
         self.call, self.modules, self.number, self.has_loss = call, list(modules), number, has_loss
         self._run = StepInput()
-        self._device = self.device
+        self._device: torch.device | None = None
+        self._on_host = False  # needs no settings of a thread
         self.bytes: Bytes | None = None
         self._counted: dict[int, int] = {}  # by unit
         self._whole: set[int] = set()  # units whose backward pass has one part
@@ -100,7 +121,7 @@ class ModuleStage:
         self._takes_turns = takes_turns
         self._first_use = None if uses is None else [sum(uses[:at]) for at in range(len(uses) + 1)]
         self.draws: bool | None = None  # not known before the first pass
-        self._learned = Learned()
+        self._learned = Learned(modules)
         self._units: dict[int, _Unit] = {}
         self.name = name or f"stage {number}"
         self.splits = not any(isinstance(one, torch._dynamo.eval_frame.OptimizedModule) for one in _compiled(modules))
@@ -111,7 +132,11 @@ class ModuleStage:
 
     @run.setter
     def run(self, run: StepInput) -> None:
-        self._run, self._device = run, self.device
+        self._run = run
+        self._set_device(self.device)
+
+    def _set_device(self, device: torch.device | None) -> None:
+        self._device, self._on_host = device, device in _HOSTS
 
     @property
     def device(self) -> torch.device | None:
@@ -127,66 +152,65 @@ class ModuleStage:
 
     # The five methods that the core calls.
 
+    @_action("F")
     def forward(self, unit: int, recomputes: bool, *given: torch.Tensor | None) -> Tensors:
-        if self._device is None:
-            self._device = self._device_of(unit, given)
-        with self._pass("F", unit):
-            if not self._run.training:
-                return self._evaluate(unit, given)
-            made = self._units[unit] = self._entered(given)
-            if recomputes:
-                with torch.no_grad():
-                    value = self._called(unit, made)
-                outputs = self._given_on(unit, made, value, keeps=False)
-            else:
-                outputs = self._given_on(unit, made, self._traced(unit, made), keeps=True)
-            if self.bytes is not None:
-                self._count(unit, made)
-            return outputs
+        if not self._run.training:
+            return self._evaluate(unit, given)
+        made = self._units[unit] = self._entered(given)
+        if recomputes:
+            with torch.no_grad():
+                value = self._called(unit, made)
+        else:
+            value = self._traced(unit, made)
+        outputs = self._given_on(unit, made, value, not recomputes)
+        if self.bytes is not None:
+            self._count(unit, made)
+        return outputs
 
+    @_action("R")
     def recompute(self, unit: int) -> None:
-        with self._pass("R", unit), self._same_buffers():
+        with self._same_buffers():
             made = self._units[unit]
-            self._given_on(unit, made, self._traced(unit, made), keeps=True)
+            self._given_on(unit, made, self._traced(unit, made), True)
             if self.bytes is not None:
                 self._count(unit, made)
 
+    @_action("B")
     def backward(self, unit: int, *gradients: torch.Tensor | None) -> Tensors:
-        with self._pass("B", unit):
-            made = self._units.pop(unit)
-            self._whole.add(unit)
-            outputs, given = self._of_outputs(made, gradients)
-            if outputs:
-                accumulate(outputs, given)
-            if self.bytes is not None:
-                self._count(unit, None)
-            return self._for_inputs(made, [one.grad for one in made.inputs])
+        made = self._units.pop(unit)
+        self._whole.add(unit)
+        outputs, given = self._of_outputs(made, gradients)
+        if outputs:
+            accumulate(outputs, given)
+        if self.bytes is not None:
+            self._count(unit, None)
+        return self._for_inputs(made, [one.grad for one in made.inputs])
 
+    @_action("I")
     def backward_input(self, unit: int, *gradients: torch.Tensor | None) -> Tensors:
-        with self._pass("I", unit):
-            made = self._units[unit]
-            outputs, given = self._of_outputs(made, gradients)
-            if outputs and made.inputs:
-                made.split = SplitBackward(outputs, given, made.inputs, made.saved, self._learned)
-                result = self._for_inputs(made, made.split.input_gradients)
-                made.split.input_gradients, made.inputs, made.outputs = (), [], []
-            else:  # W has all of the work, if there is any
-                made.outputs, made.gradients = outputs, given
-                result = self._for_inputs(made, [None] * len(made.inputs))
-            made.arguments = ()
-            if self.bytes is not None:
-                self._count(unit, made)
-            return result
+        made = self._units[unit]
+        outputs, given = self._of_outputs(made, gradients)
+        if outputs and made.inputs:
+            made.split = SplitBackward(outputs, given, made.inputs, made.saved, self._learned)
+            result = self._for_inputs(made, made.split.input_gradients)
+            made.split.input_gradients, made.inputs, made.outputs = (), [], []
+        else:  # W has all of the work, if there is any
+            made.outputs, made.gradients = outputs, given
+            result = self._for_inputs(made, [None] * len(made.inputs))
+        made.arguments = ()
+        if self.bytes is not None:
+            self._count(unit, made)
+        return result
 
+    @_action("W")
     def backward_weight(self, unit: int) -> None:
-        with self._pass("W", unit):
-            made = self._units.pop(unit)
-            if made.split is not None:
-                made.split.weight()
-            elif made.outputs:
-                accumulate(made.outputs, made.gradients)
-            if self.bytes is not None:
-                self._count(unit, None)
+        made = self._units.pop(unit)
+        if made.split is not None:
+            made.split.weight()
+        elif made.outputs:
+            accumulate(made.outputs, made.gradients)
+        if self.bytes is not None:
+            self._count(unit, None)
 
     def abandon(self) -> None:
         """Drops all units of a failed step."""
@@ -198,15 +222,6 @@ class ModuleStage:
         self._run.outputs.clear()
 
     # What they are made of.
-
-    def _pass(self, op: str, unit: int) -> AbstractContextManager[Any]:
-        """PyTorch's settings of this thread."""
-        if get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
-        casts = self._precision is not None and op in "FR"
-        if not casts and self._device in _HOSTS and not profiler._is_profiler_enabled:
-            return _NOTHING
-        return self._set(f"{self.number}{op}{unit}", casts)
 
     @contextmanager
     def _set(self, action: str, casts: bool) -> Any:
@@ -222,38 +237,48 @@ class ModuleStage:
     def _entered(self, given: tuple[torch.Tensor | None, ...]) -> _Unit:
         """The unit with leaves of a graph of its own."""
         if self.number == 0:
-            return _Unit((), [])
-        arguments = tuple([None if one is None else _leaf(one, self._device) for one in given])
+            return _Unit((), ())
         if self._first_use is not None:  # other stages may have been given the same tensors
-            arguments = tuple([None if one is None else one.detach().requires_grad_(one.requires_grad) for one in arguments])
-        return _Unit(arguments, [one for one in arguments if one is not None and one.requires_grad])
+            given = tuple([None if one is None else one.detach().requires_grad_(one.requires_grad) for one in given])
+        device, inputs = self._device, []
+        for one in given:
+            if one is None:
+                continue
+            if one.device != device:
+                return self._entered(tuple([None if one is None else _leaf(one, device) for one in given]))
+            if one.requires_grad:
+                inputs.append(one)
+        return _Unit(given, inputs)
 
     def _traced(self, unit: int, made: _Unit) -> Any:
-        splits = made.inputs and self.splits and unit not in self._whole
+        splits = made.inputs and self._learned.gives_back and self.splits and unit not in self._whole
         if not splits and self.bytes is None:
-            return self._called(unit, made)
+            return self._result(unit, made.arguments) if self.draws is False else self._called(unit, made)
         made.saved = SavedTensors()
         with made.saved.hooks():
             return self._called(unit, made)
 
     def _called(self, unit: int, made: _Unit) -> Any:
         """What the module makes of the unit; of the last stage (loss, weight, ...)."""
-        with self._seeded(unit):
-            value = self._value(unit, made.arguments)
-            return self._loss_of(unit, value) if self.has_loss else value
+        if self.draws is not False and self._device.type != "meta":
+            with self._drawn(unit):
+                return self._result(unit, made.arguments)
+        return self._result(unit, made.arguments)
 
-    def _value(self, unit: int, arguments: tuple[Any, ...]) -> Any:
+    def _result(self, unit: int, arguments: tuple[Any, ...]) -> Any:
+        """Of the last stage the outputs where there are no targets."""
+        named: dict[str, Any] = {}
         if self.number == 0:
-            positional, named = self._run.inputs[unit]
-            arguments = tuple([_moved(one, self._device) for one in positional])
-            if named:
-                return self.call(*arguments, **{name: _moved(one, self._device) for name, one in named.items()})
-        if self._chained and len(arguments) > 1:
-            return self.call(arguments)
-        return self.call(*arguments)
-
-    def _loss_of(self, unit: int, value: Any) -> UnitLoss:
-        assert self._loss is not None
+            arguments, named = self._run.inputs[unit]
+            arguments = tuple([_moved(one, self._device) for one in arguments])
+        if named:
+            value = self.call(*arguments, **{name: _moved(one, self._device) for name, one in named.items()})
+        elif self._chained and len(arguments) > 1:
+            value = self.call(arguments)
+        else:
+            value = self.call(*arguments)
+        if not self.has_loss or not self._run.targets:
+            return value
         return self._loss.of_unit(value, _moved(self._run.targets[unit], self._device), self._run.weights[unit])
 
     def _given_on(self, unit: int, made: _Unit, value: Any, keeps: bool) -> Tensors:
@@ -264,10 +289,15 @@ class ModuleStage:
             total = value.sum / run.weight if run.weight > 0 else value.sum * 0.0
             if run.loss_scale != 1:
                 total = total * run.loss_scale
-            made.outputs, made.positions = [total] if keeps and total.requires_grad else [], [0]
-            run.losses[run.first_unit + unit] = value.detached()
+            made.outputs = [total] if keeps and total.requires_grad else []
+            value.sum = value.sum.detach()
+            run.losses[run.first_unit + unit] = value
             return ()
+        if keeps and isinstance(value, torch.Tensor) and value.requires_grad:  # most often
+            made.outputs, made.positions = (value,), (0,)
+            return (value.detach().requires_grad_(),)
         given: list[Gradient] = []
+        outputs, positions = [], []
         # What of a unit without a graph will need a gradient is known when it is computed again.
         wants = not keeps and (bool(made.inputs) or self._is_trained())
         for at, one in enumerate(self._tensors_of(value)):
@@ -278,15 +308,16 @@ class ModuleStage:
             if one.requires_grad or wants and one.is_floating_point():
                 alias.requires_grad_()
                 if keeps:
-                    made.positions.append(at)
-                    made.outputs.append(one)
+                    positions.append(at)
+                    outputs.append(one)
             given.append(alias)
+        made.outputs, made.positions = outputs, positions
         return tuple(given)
 
     def _is_trained(self) -> bool:
         return any(parameter.requires_grad for module in self.modules for parameter in module.parameters())
 
-    def _of_outputs(self, made: _Unit, gradients: tuple[Any, ...]) -> tuple[list[torch.Tensor], list[Any]]:
+    def _of_outputs(self, made: _Unit, gradients: tuple[Any, ...]) -> tuple[Sequence[torch.Tensor], list[Any]]:
         """The outputs that were given a gradient, and these."""
         if self.has_loss:
             return made.outputs, [torch.ones_like(one) for one in made.outputs]
@@ -313,6 +344,8 @@ class ModuleStage:
         return tuple(sums)
 
     def _for_inputs(self, made: _Unit, found: Sequence[Gradient]) -> Tensors:
+        if len(found) == len(made.arguments):
+            return tuple(found)
         rest = iter(found)
         return tuple([next(rest) if one is not None and one.requires_grad else None for one in made.arguments])
 
@@ -333,15 +366,10 @@ class ModuleStage:
 
     def _evaluate(self, unit: int, given: tuple[Any, ...]) -> Tensors:
         with torch.no_grad():
-            arguments = tuple(None if one is None else _leaf(one, self._device) for one in given)
-            with self._seeded(unit):
-                value = self._value(unit, arguments)
+            value = self._result(unit, self._entered(given).arguments)
             if not self.has_loss:
                 return self._tensors_of(value)
-            if self._run.targets:
-                self._run.losses[self._run.first_unit + unit] = self._loss_of(unit, value).detached()
-            else:
-                self._run.outputs[self._run.first_unit + unit] = value
+            (self._run.losses if self._run.targets else self._run.outputs)[self._run.first_unit + unit] = value
             return ()
 
     def _tensors_of(self, value: Any) -> Tensors:
@@ -365,14 +393,9 @@ class ModuleStage:
             for owner, buffers in owners:
                 owner._buffers.update(buffers)
 
-    def _seeded(self, unit: int) -> AbstractContextManager[Any]:
-        """Stages that draw random numbers take turns where they share a process."""
-        if self.draws is False or not self._run.training or self._device.type == "meta":
-            return _NOTHING
-        return self._drawn(unit)
-
     @contextmanager
     def _drawn(self, unit: int) -> Any:
+        """Stages that draw random numbers take turns where they share a process."""
         with draws.turn if self._takes_turns else _NOTHING:
             draws.seed(self._run.step, self._run.first_unit + unit, self.number, self._run.seed)
             before = draws.GeneratorState() if self.draws is None else None
@@ -383,8 +406,6 @@ class ModuleStage:
 
 def _leaf(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """What a stage was given is no part of a graph: another stage has detached it."""
-    if tensor.device == device:
-        return tensor
     return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
 
 
