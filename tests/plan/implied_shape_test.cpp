@@ -28,7 +28,7 @@ std::string shape_refusal(const std::vector<std::string>& texts) {
 
 TEST(ImpliedShape, IsTheShapeOfEverySchedule) {
   for (const ScheduleEntry& entry : schedules()) {
-    const Program program = generate(entry.name, {.ranks = 4, .micro_batches = 8});
+    const Program program = generate(entry.name, testing_plan::fitting(entry));
     EXPECT_EQ(implied_shape(program.ranks), program.shape) << entry.name;
   }
 }

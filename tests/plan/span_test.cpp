@@ -95,10 +95,7 @@ TEST(Span, IsSmallestAndSlopeOfManySteps) {
 
 TEST(Span, IsTheSlopeOfManyStepsOfEverySchedule) {
   for (const ScheduleEntry& entry : schedules()) {
-    ScheduleOptions options;
-    options.ranks = 4;
-    options.micro_batches = 8;
-    if (entry.takes("slices")) options.slices = 2;
+    const ScheduleOptions options = testing_plan::fitting(entry);
     const Program compute = generate(entry.name, options);
     for (const bool lowered : {false, true}) {
       const Program schedule = lowered ? insert_messages(insert_reductions(compute)) : compute;
