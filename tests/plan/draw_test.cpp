@@ -12,6 +12,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "support/figures.hpp"
 #include "support/small_programs.hpp"
 
 namespace millrace {

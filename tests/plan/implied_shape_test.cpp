@@ -7,6 +7,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/text.hpp"
+#include "support/figures.hpp"
 
 namespace millrace {
 namespace {

@@ -12,6 +12,7 @@
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/random_order.hpp"
+#include "support/figures.hpp"
 
 namespace millrace {
 namespace {

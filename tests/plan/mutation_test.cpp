@@ -12,6 +12,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/verify_campaign.hpp"
+#include "support/figures.hpp"
 
 namespace millrace {
 namespace {

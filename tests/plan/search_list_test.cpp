@@ -14,6 +14,7 @@
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/search_cases.hpp"
+#include "support/figures.hpp"
 
 namespace millrace {
 namespace {

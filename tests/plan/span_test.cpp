@@ -8,6 +8,7 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/random_order.hpp"
 #include "plan/search_cases.hpp"
+#include "support/figures.hpp"
 #include "support/order_span.hpp"
 #include "support/small_programs.hpp"
 

@@ -11,6 +11,7 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
+#include "support/figures.hpp"
 #include "support/naive_replay.hpp"
 #include "support/small_programs.hpp"
 

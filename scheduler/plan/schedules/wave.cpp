@@ -126,12 +126,12 @@ std::optional<Timed> wave_by(WaveRule rule, const Request& options) {
 }  // namespace
 
 Program wave(const Request& options) {
-  std::optional<Timed> best;
-  for (const WaveRule rule : {WaveRule::InStep, WaveRule::Backwards, WaveRule::Forwards}) {
-    auto made = wave_by(rule, options);
-    if (made && (!best || made->makespan < best->makespan)) best = std::move(made);
-    if (options.micro_batches <= options.ranks) break;  // never stuck: there is room for all
-  }
+  auto best = wave_by(WaveRule::InStep, options);
+  if (!best) best = wave_by(WaveRule::Backwards, options);
+  if (options.micro_batches > options.ranks)
+    if (auto filled = wave_by(WaveRule::Forwards, options);
+        filled && (!best || filled->makespan < best->makespan))
+      best = std::move(filled);
   require(best.has_value(), "the wave schedule found no op to run: its memory cap is wrong");
   return std::move(best->program);
 }

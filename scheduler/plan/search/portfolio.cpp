@@ -26,7 +26,7 @@ constexpr std::array kEfforts = {Effort{"zb-auto", 2},
                                  Effort{"zb-v-auto", 2},
                                  Effort{"v-min", 2},
                                  Effort{"v-half", 3},
-                                 Effort{"wave", 9},
+                                 Effort{"wave", 6},
                                  Effort{"1f1b-v", 4},
                                  Effort{"v-zb", 400}};
 
