@@ -5,6 +5,7 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "millrace/scheduler/plan/verify.hpp"
 #include "plan/closed_forms.hpp"
 #include "support/figures.hpp"
 
@@ -18,13 +19,11 @@ using testing_plan::peak_of;
 using testing_plan::sized;
 using testing_plan::telling_micro_batches;
 
-Report timed(const char* name, const ScheduleOptions& options, StageTimes t) {
+Report timed(const char* name, const ScheduleOptions& options, StageTimes t, double latency = 0) {
+  const Costs costs{
+      .forward = {t.forward}, .input = {t.input}, .weight = {t.weight}, .latency = {latency}};
   return figures(
-      decouple_pairs(generate(
-          name, options, {.forward = {t.forward}, .input = {t.input}, .weight = {t.weight}})),
-      t.forward,
-      t.input,
-      t.weight);
+      decouple_pairs(generate(name, options, costs)), t.forward, t.input, t.weight, latency);
 }
 
 std::string shape_of(const ScheduleOptions& options) {
@@ -71,6 +70,10 @@ TEST(LaterForms, Wave_IsNeverSlowerThanOneFOneBV) {
         EXPECT_LE(wave.makespan, timed("1f1b-v", sized(p, m), t).makespan)
             << shape_of(sized(p, m)) << " " << t.forward << t.input << t.weight;
         EXPECT_LE(peak_of(wave), p) << shape_of(sized(p, m));
+        if (p < 4) continue;  // 1f1b-v holds as much
+        EXPECT_LE(timed("wave", sized(p, m), t, 1).makespan,
+                  timed("1f1b-v", sized(p, m), t, 1).makespan)
+            << "late " << shape_of(sized(p, m)) << " " << t.forward << t.input << t.weight;
       }
 }
 
@@ -113,7 +116,8 @@ TEST(LaterForms, Stp_HasBubbleAndPeaks) {
         expect_peaks(report, sized(p, m), [&](int r) { return closed_forms::stp_peak(p, r); });
       }
     }
-  EXPECT_THROW((void)generate("stp", sized(4, 10)), InvalidArgument);
+  for (int p = 1; p <= 8; ++p)
+    EXPECT_THROW((void)generate("stp", sized(p, 3 * p - 2)), InvalidArgument) << p;
 }
 
 TEST(LaterForms, BitPipe_HasBubbleAndPeaks) {
@@ -142,6 +146,11 @@ void expect_slim(const Slim& slim, const ScheduleOptions& options) {
                             : closed_forms::fused_bubble(p, *options.chunks, *options.slices, t);
   if (m > 1 || !slim.is_split) {
     EXPECT_EQ(report.bubble_makespan, bubble) << slim.name << " " << shape_of(options);
+  }
+  if (m == 2) {
+    const Program messages = insert_messages(generate(slim.name, options));
+    EXPECT_TRUE(verify(messages, Transport::rendezvous()).empty())
+        << slim.name << shape_of(options);
   }
   expect_peaks(report, options, [&](int r) {
     const int ahead = slim.slope * (p - 1 - r) + (slim.is_split ? r : 0);
@@ -178,6 +187,21 @@ TEST(LaterForms, SlimPipeEager_HidesLatency) {
       return figures(generate(name, options), 16, 16, 16, 1).makespan;
     };
     EXPECT_LT(late(eager), late(slow));
+  }
+}
+
+TEST(LaterForms, SlimPipe_QueuesFewMessages) {
+  struct Case {
+    int chunks, slices, queued;
+  };
+  for (const Case& one : {Case{2, 8, 7}, {2, 4, 3}, {1, 4, 1}}) {
+    ScheduleOptions options = sized(4, 4);
+    options.chunks = one.chunks;
+    options.slices = one.slices;
+    int queued = 0;
+    for (const ChannelCapacity& channel : channel_capacities(generate("slimpipe", options)))
+      queued = std::max(queued, channel.minimal);
+    EXPECT_EQ(queued, one.queued) << shape_of(options);
   }
 }
 

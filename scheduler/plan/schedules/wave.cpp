@@ -12,7 +12,8 @@ namespace millrace::generators {
 namespace {
 
 /// Which of the ops that could start at the same time runs; of equals the lowest micro-batch and
-/// stage.
+/// stage. Only Backwards looks at the latency: the others would put a forward before a backward
+/// that is a little late.
 enum class WaveRule : std::uint8_t {
   /// Backwards, in the mirrored order of the forwards, for which a rank waits: two micro-batches
   /// apart, a group of p keeps its ranks in step. Shortest for m <= p; may get stuck for more.
@@ -25,7 +26,11 @@ class WaveBoard : PassBoard {
  public:
   /// A chunk's activations count as one, whatever they weigh; `program` takes the ops that run.
   WaveBoard(Program& program, std::span<const RankCosts> costs, double latency, WaveRule rule)
-      : PassBoard(costs, latency, program.shape.micro_batches, program.shape.chunks()),
+      : PassBoard(costs,
+                  rule == WaveRule::Backwards ? latency : 0,
+                  program.shape.micro_batches,
+                  program.shape.chunks()),
+        timed_(costs, latency, program.shape.micro_batches, program.shape.chunks()),
         program_(program),
         chunks_(program.shape.chunks()),
         rule_(rule),
@@ -54,13 +59,14 @@ class WaveBoard : PassBoard {
          .micro_batch = MicroBatch{count(rank, pass)},
          .slice = {}});
     PassBoard::run(rank, pass);
+    timed_.run(rank, pass);
     if (pass >= chunks_) due_[static_cast<std::size_t>(rank)] = next_in_step(rank);
     if (const int other = PassBoard::fed(rank, pass); other != kNoRank) fed(other);
   }
 
   [[nodiscard]] double makespan() const {
     double last = 0;
-    for (int rank = 0; rank < ranks(); ++rank) last = std::max(last, at(rank).clock);
+    for (int rank = 0; rank < ranks(); ++rank) last = std::max(last, timed_.at(rank).clock);
     return last;
   }
 
@@ -88,6 +94,7 @@ class WaveBoard : PassBoard {
     return chunk * ranks() + (chunk % 2 == 0 ? rank : ranks() - 1 - rank);
   }
 
+  PassBoard timed_;
   Program& program_;
   int chunks_;
   WaveRule rule_;
@@ -126,12 +133,11 @@ std::optional<Timed> wave_by(WaveRule rule, const Request& options) {
 }  // namespace
 
 Program wave(const Request& options) {
-  auto best = wave_by(WaveRule::InStep, options);
-  if (!best) best = wave_by(WaveRule::Backwards, options);
-  if (options.micro_batches > options.ranks)
-    if (auto filled = wave_by(WaveRule::Forwards, options);
-        filled && (!best || filled->makespan < best->makespan))
-      best = std::move(filled);
+  std::optional<Timed> best;
+  for (const WaveRule rule : {WaveRule::InStep, WaveRule::Backwards, WaveRule::Forwards}) {
+    auto made = wave_by(rule, options);
+    if (made && (!best || made->makespan < best->makespan)) best = std::move(made);
+  }
   require(best.has_value(), "the wave schedule found no op to run: its memory cap is wrong");
   return std::move(best->program);
 }
