@@ -4,7 +4,7 @@
 same stages; the difference between sizes holds no cost of a step. Times are of the processor, so that a
 busy machine disturbs less.
 
-    PYTHONPATH=build/release/python python3 bench/against_pytorch/action_cost.py
+    build/pytorch/bin/python bench/against_pytorch/action_cost.py   (after ./run test-pytorch)
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 WORKER = str(TOP / "bench/against_pytorch/pipelining_worker.py")
-COMMAND = str(TOP / "build/release/millrace")
+COMMAND = str(pathlib.Path(sys.executable).with_name("millrace"))
 JOBS = {
     "small": {"layers": 4, "width": 128, "heads": 4, "context": 64, "rows": 4, "micro_batches": 8, "words": 96},
     "long": {"layers": 4, "width": 128, "heads": 4, "context": 64, "rows": 4, "micro_batches": 32, "words": 96},
@@ -24,7 +24,7 @@ RUNS = [("plain", "1"), ("plain", "2"), ("floor", "two processes"),
         *(("torch", name) for name in ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")),
         *(("millrace", name) for name in ("1f1b", "zb-h1", "zb-v", "dualpipe-v")),
         *(("millrace", name) for name in ("1f1b/flow-graph", "zb-v/flow-graph"))]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TOP / "build/release/python"),
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1",
                "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
 
 

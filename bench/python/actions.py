@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # What does it cost to bring a program to Python and back: 131,072 actions as arrays, and as texts.
-# PYTHONPATH=build/release/python bench/python/actions.py
+# build/pytorch/bin/python bench/python/actions.py   (after ./run test-pytorch)
 import json
 import statistics
 import time

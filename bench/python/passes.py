@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # What does an action of a Python stage cost beyond its own pass: steps of stages that give back what they
 # are given, and the same calls without a trainer.
-# PYTHONPATH=build/release/python bench/python/passes.py
+# build/pytorch/bin/python bench/python/passes.py   (after ./run test-pytorch)
 import json
 import statistics
 import time

@@ -1,6 +1,6 @@
 # How much faster are two processes of a pipeline than PyTorch in one: a GPT of 32 micro-batches a step, alone by backward()
 # and under `millrace launch -n 2`. Run without arguments it measures both, in turns.
-# PYTHONPATH=build/release/python build/pytorch/bin/python bench/python/torch_ranks.py [MILLRACE]
+# build/pytorch/bin/python bench/python/torch_ranks.py [MILLRACE]   (after ./run test-pytorch)
 import json
 import os
 import statistics
@@ -88,7 +88,7 @@ def main():
     elif sys.argv[1:2] == ["ranks"]:
         print(seconds_of(in_ranks(sys.argv[2])))
     else:
-        command = sys.argv[1] if len(sys.argv) > 1 else "build/release/millrace"
+        command = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(sys.executable), "millrace")
         itself = (sys.executable, __file__)
         times = {kind: [] for kind in ("plain", "1f1b", "zb-h1")}
         for _ in range(ROUNDS):

@@ -21,6 +21,14 @@ _ELSEWHERE = {
     "n_microbatches": "micro_batches",
 }
 _OF_THE_OPTIMIZER = ("lr", "betas", "eps", "momentum", "weight_decay")
+# What newer versions of pybind11 write for a type in a docstring.
+_SPELLINGS = {
+    "typing.SupportsInt | typing.SupportsIndex": "int",
+    "typing.SupportsFloat | typing.SupportsIndex": "float",
+    "collections.abc.Sequence[": "List[",
+    "collections.abc.": "",
+    "typing_extensions.": "",
+}
 _KINDS = {"int": int, "float": (int, float), "str": str, "bool": bool}
 
 
@@ -72,6 +80,9 @@ def _explain(what: str, signature: str, arguments: tuple[Any, ...], keywords: Ma
 def _parameters(line: str) -> list[tuple[str, str, bool]]:
     """Name, type and whether there is a default, of a signature in a docstring."""
     text = re.sub(r"'[^']*'", "''", line[line.index("(") + 1 : line.rindex(") -> ")])
+    for theirs, ours in _SPELLINGS.items():
+        text = text.replace(theirs, ours)
+    text = re.sub(r"([\w.]+(?:\[[^|]*\])?) \| None", r"Optional[\1]", text)
     parts = re.split(r", (?=\w+: |\*)", text)
     found = [re.fullmatch(r"(\w+): (.+?)( = .*)?", part) for part in parts]
     return [(match[1], match[2], match[3] is not None) for match in found if match]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import pathlib
 import secrets
 import shutil
 import socket
@@ -17,11 +19,14 @@ def place() -> Launched:
     if not elastic or "MILLRACE_RANK" in os.environ:
         return launch.place()
     folder = tempfile.mkdtemp(prefix="millrace-")
+    # Until the end: ranks of one host meet later than they join, at sockets in the folder of rank 0.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ.update(_variables(folder))
     try:
-        os.environ.update(_variables(folder))
         return launch.join_launch()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(f"{folder}/all", ignore_errors=True)
+        pathlib.Path(f"{folder}/keys").unlink(missing_ok=True)
 
 
 def _variables(folder: str) -> dict[str, str]:
@@ -47,7 +52,7 @@ def _variables(folder: str) -> dict[str, str]:
     told = {"RANK": str(rank), "WORLD": str(world), "JOB": store.get("job").decode(),
             "RENDEZVOUS": store.get("rendezvous").decode(), "ENDPOINT": "shm" if shared else "tcp", "RESTART": restarts}
     if not shared:
-        path = f"{folder}/keys-{rank}"
+        path = f"{folder}/keys"
         with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(store.get(f"keys-{rank}").decode())
         told |= {"KEYS": path, "INTERFACE": _host()}
