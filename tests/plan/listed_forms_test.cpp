@@ -126,6 +126,7 @@ class Listed {
                {"q", shape.slices},
                {"k", chunks_held},
                {"g", options.group.value_or(0)},
+               {"w", options.waves.value_or(1)},
                {"F", t.forward},
                {"I", t.input},
                {"W", t.weight},
@@ -143,7 +144,9 @@ class Listed {
       cost.pair =
           values_["FB"] * cost.ticks_per_unit * program_.shape.ranks / program_.shape.stages();
     const Figures figures = replayed(atomic ? program_ : decouple_pairs(program_), cost);
-    return bubbles(figures) + peaks(figures);
+    int checked = bubbles(figures);
+    for (const std::string& part : parts_of(entry_.peak)) checked += peaks(part, figures);
+    return checked;
   }
 
  private:
@@ -168,8 +171,7 @@ class Listed {
     return 1;
   }
 
-  int peaks(const Figures& figures) {
-    std::string text(entry_.peak);
+  int peaks(const std::string& text, const Figures& figures) {
     if (starts(text, "none") || text == "<= the limit") return 0;
     const bool bound = starts(text, "<= ");
     const Form form = form_of(text.substr(bound ? 3 : 0));

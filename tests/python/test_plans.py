@@ -32,7 +32,7 @@ def same(figures, report):
 
 def generated(name, costs):
     try:
-        return millrace.generate(name, 4, 8, costs=costs)
+        return millrace.generate(name, 4, 12, costs=costs)
     except millrace.InvalidArgument as refusal:
         return str(refusal)
 
@@ -41,7 +41,7 @@ def generated(name, costs):
 @pytest.mark.parametrize("name", NAMES)
 def test_simulates_as_the_command_does(command, name, kind):
     flags, costs = COSTS[kind]
-    ran = command.run("simulate", name, "-p", 4, "-m", 8, "--json", *flags)
+    ran = command.run("simulate", name, "-p", 4, "-m", 12, "--json", *flags)
     program = generated(name, costs)
     if isinstance(program, str):
         assert ran.returncode == 2 and ran.stdout == ""
@@ -56,7 +56,7 @@ def test_simulates_as_the_command_does(command, name, kind):
 def test_writes_what_the_command_writes(command, name):
     program = generated(name, None)
     assert isinstance(program, millrace.Program), program
-    show = ["show", name, "-p", 4, "-m", 8]
+    show = ["show", name, "-p", 4, "-m", 12]
     assert program.to_plan() == command.text(*show, "--plan")
     assert program.svg() == command.text(*show, "--svg")
     assert program.trace() == command.text(*show, "--trace")

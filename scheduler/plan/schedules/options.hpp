@@ -52,6 +52,12 @@ inline double passing_memory(const Request& options) {
   return passing_memory(options.mean.memory_input_peak.value_or(0), options.mean.memory_input);
 }
 
+/// Throws unless p is even, as a pipeline of two replicas needs.
+void require_even_ranks(const Request& options);
+
+/// Throws unless m is a multiple of p.
+void require_full_rounds(std::string_view schedule, const Request& options);
+
 /// Throws when a search under that limit found no order.
 void require_order_found(bool found, const Request& options);
 

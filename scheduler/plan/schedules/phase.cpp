@@ -166,6 +166,15 @@ std::vector<int> short_cycles(const Request& options, bool full) {
   return balanced(micro_batches, cycles);
 }
 
+/// A group for each micro-batch; its slices alone fill the ranks.
+std::vector<int> groups_of_one(const Request& options) {
+  const int slices = options.slices.value_or(1);
+  require(slices >= options.ranks,
+          given("slices", slices, options) + "; this schedule works from q = p: at least " +
+              std::to_string(options.ranks));
+  return uniform(options.micro_batches, 1);
+}
+
 /// Group sizes of m micro-batches under `grouping`; they sum to m. Throws InvalidArgument for a
 /// group with which the schedule would stall.
 std::vector<int> group_sizes(Grouping grouping, const Request& options) {
@@ -184,6 +193,8 @@ std::vector<int> group_sizes(Grouping grouping, const Request& options) {
       return short_cycles(options, false);
     case Grouping::FullCycles:
       return short_cycles(options, true);
+    case Grouping::One:
+      return groups_of_one(options);
   }
   return {micro_batches};
 }
@@ -207,10 +218,11 @@ Program phase_program(const PhaseRow& row, const Request& options) {
                   .name = {}};
   plan::Work work(options.stop);
   for (int rank = 0; rank < ranks; ++rank) {
-    const int ahead = row.slope * (ranks - 1 - rank) + (chunks - 1) * groups.front() * slices;
+    const int after = ranks - 1 - rank, more = std::min(after, row.more);
+    const int ahead = row.slope * after + more + (chunks - 1) * groups.front() * slices;
     const std::size_t warm =
         row.forwards_first ? queues.forward.size() : static_cast<std::size_t>(ahead + slices - 1);
-    const int lag = row.lag_per_rank == kFused ? kFused : row.lag_per_rank * rank;
+    const int lag = row.lag_per_rank == kFused ? kFused : row.lag_per_rank * rank + row.more - more;
     program.ranks.push_back(RankWriter(queues, ranks, rank).write(warm, lag));
     work.spend(program.ranks.back().size());
   }

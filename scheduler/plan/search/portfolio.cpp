@@ -26,7 +26,7 @@ constexpr std::array kEfforts = {Effort{"zb-auto", 2},
                                  Effort{"zb-v-auto", 2},
                                  Effort{"v-min", 2},
                                  Effort{"v-half", 3},
-                                 Effort{"wave", 3},
+                                 Effort{"wave", 9},
                                  Effort{"1f1b-v", 4},
                                  Effort{"v-zb", 400}};
 
@@ -44,16 +44,6 @@ constexpr int kSeveralLimits = 512;  // ranks x micro-batches up to which severa
 double mean(const std::vector<double>& values, double when_empty) {
   if (values.empty()) return when_empty;
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-/// The chunks of a schedule that does not take any, read from a small program of it; none when it
-/// refuses that. Some generators take most of a second for a large one.
-std::optional<int> own_chunks(const ScheduleEntry& entry) {
-  try {
-    return generate(entry.name, {.ranks = 4, .micro_batches = 8}).shape.chunks();
-  } catch (const InvalidArgument&) {
-    return std::nullopt;
-  }
 }
 
 /// What the generators that look at times are told: the mean stage, scaled to a full one.
@@ -99,12 +89,7 @@ class Collector {
 
  private:
   void by_chunks(const ScheduleEntry& entry) {
-    if (!entry.takes("chunks")) {
-      if (options_.chunks && !entry.takes("waves") &&
-          own_chunks(entry).value_or(*options_.chunks) != *options_.chunks)
-        return;
-      return by_group(entry, base_);
-    }
+    if (!entry.takes("chunks")) return by_group(entry, base_);
     for (int v = 1; v <= std::max(kMostChunks, options_.chunks.value_or(1)); ++v) {
       if (options_.chunks && v != *options_.chunks) continue;
       generators::Request with = base_;
@@ -154,8 +139,8 @@ class Collector {
   }
 
   void add(const ScheduleEntry& entry, const generators::Request& with) {
-    const std::int64_t chunks =
-        with.chunks.value_or(entry.takes("waves") ? 2 * with.waves.value_or(1) : 1);
+    const int chunks = chunks_of(entry, with);
+    if (options_.chunks && chunks != *options_.chunks) return;
     const std::int64_t forwards =
         std::int64_t{with.ranks} * with.micro_batches * chunks * with.slices.value_or(1);
     candidates_.push_back({&entry, with, forwards * effort(entry), candidates_.size()});
