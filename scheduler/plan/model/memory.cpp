@@ -142,7 +142,7 @@ MemoryPeak peak_memory(const Program& program,
   for (std::size_t i = 0; i < list.size();) {
     // The halves of an atomic pair hold their memory together.
     std::size_t end = i + 1;
-    while (cost.pair && list[end - 1].with_next && end < list.size()) ++end;
+    if (cost.pair.at(list, i) >= 0) ++end;
     double transient = 0;
     for (std::size_t j = i; j < end; ++j) {
       const MemoryChange change = model.change(list[j]);

@@ -28,6 +28,7 @@ struct PhaseRow {
   int lag_per_rank = kFused;
   bool forwards_first = false;  ///< warm = every forward
   bool forward_only = false;    ///< no backward is owed
+  bool pairs = false;  ///< one more warm-up forward, then every F is a pair with the B after it
 };
 
 /// The phase program of `row`: warm-up forwards, then forward, backward (and, when split, a weight

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "millrace/core/random.hpp"
 #include "plan/schedules/list_order.hpp"
@@ -25,9 +26,9 @@ class LocalSearch {
         options_(options),
         evaluator_(job, options.objective),
         order_(std::move(order)),
-        best_(order_),
         place_(job.size()) {
-    evaluate_start();
+    evaluator_.reset(order_, job.own_pairs());
+    note_best();
     for (std::size_t at = 0; at < order_.size(); ++at) place_[order_[at]] = at;
     double work = 0;
     for (std::size_t r = 0; r < ranks(); ++r) work += job.work(r);
@@ -36,30 +37,41 @@ class LocalSearch {
   }
 
   void run(std::int64_t& evaluations);
-  [[nodiscard]] const JobOrder& best() const { return best_; }
+  [[nodiscard]] PairedOrder best() const { return best_; }
 
  private:
+  /// Places [first, middle) of a rank change places with [middle, last); then the action `lead`
+  /// runs with the next one as a pair, or no more.
   struct Move {
-    std::size_t from = 0, to = 0;  // places of the order, same rank
+    std::size_t first = 0, middle = 0, last = 0;
+    Node lead = kNoNode;
+    bool pairs = false;
   };
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(job_.ranks()); }
-  void evaluate_start() {
-    evaluator_.reset(order_);
+  void note_best() {
+    best_ = {order_, evaluator_.pairs()};
     best_value_ = evaluator_.objective();
   }
   [[nodiscard]] std::size_t last_place() const;
   void find_critical_path(std::uint32_t word);
   [[nodiscard]] Move propose(const Draw& draw) const;
+  [[nodiscard]] Move moved(std::size_t from, std::size_t to) const;
+  [[nodiscard]] Move paired(std::size_t at, bool with_later, std::size_t reach) const;
+  [[nodiscard]] bool can_pair(std::size_t one, std::size_t other) const;
+  [[nodiscard]] bool alone(std::size_t at) const {
+    return evaluator_.head(order_, at) == evaluator_.tail(order_, at);
+  }
   [[nodiscard]] bool sensible(const Move& move) const;
-  void shift(const Move& move);
-  [[nodiscard]] bool within_memory(std::size_t rank) const;
+  [[nodiscard]] bool may_pass(Node node, std::size_t first, std::size_t last, bool later) const;
+  void pair_up(std::int64_t& evaluations);
   bool attempt(const Move& move, double threshold);
 
   const Job& job_;
   LocalSearchOptions options_;
   Evaluator evaluator_;
-  JobOrder order_, best_;
+  JobOrder order_;
+  PairedOrder best_;
   double best_value_ = 0, typical_ticks_ = 0;
   std::vector<std::size_t> place_;  // by node
   std::vector<Node> critical_;      // actions that their rank's previous action holds up
@@ -87,19 +99,21 @@ void LocalSearch::find_critical_path(std::uint32_t word) {
   std::vector<bool> wrapped(ranks(), options_.objective == Objective::Makespan);
   std::size_t node_place = last_place();
   while (node_place < order_.size()) {
+    node_place = evaluator_.head(order_, node_place);
     const Node node = order_[node_place];
     const std::size_t rank = job_.rank(node);
     const bool first = node_place == job_.first(rank);
     double latest = first ? evaluator_.start_of_rank(rank) : evaluator_.end(order_[node_place - 1]);
     Node before = first ? kNoNode : order_[node_place - 1];
     bool by_rank = !first;
-    for (const Node producer : job_.producers(node)) {
-      const double arrival = evaluator_.end(producer) + job_.delay(producer, node);
-      if (arrival < latest || (arrival == latest && (word & 1U) == 0)) continue;
-      latest = arrival;
-      before = producer;
-      by_rank = before == (first ? kNoNode : order_[node_place - 1]);
-    }
+    for (std::size_t half = node_place; half <= evaluator_.tail(order_, node_place); ++half)
+      for (const Node producer : job_.producers(order_[half])) {
+        const double arrival = evaluator_.end(producer) + job_.delay(producer, order_[half]);
+        if (arrival < latest || (arrival == latest && (word & 1U) == 0)) continue;
+        latest = arrival;
+        before = producer;
+        by_rank = before == (first ? kNoNode : order_[node_place - 1]);
+      }
     if (by_rank) critical_.push_back(node);
     if (before == kNoNode && !wrapped[rank]) {
       wrapped[rank] = true;
@@ -111,83 +125,135 @@ void LocalSearch::find_critical_path(std::uint32_t word) {
 }
 
 /// One of: swap a critical action with the one before it, take it further ahead, put the one before
-/// it further back, or take a backward-weight before it to a place after it.
+/// it further back, or take a backward-weight before it to a place after it; with pairs also: run
+/// it at once with an earlier or a later action, or apart from the one that it runs with.
 LocalSearch::Move LocalSearch::propose(const Draw& draw) const {
   const Node node = critical_[below(draw[0], critical_.size())];
   const std::size_t at = place_[node];
   const std::size_t first = job_.first(job_.rank(node));
   const std::size_t last = job_.first(job_.rank(node) + 1) - 1;
   const std::size_t reach = 1 + below(draw[2], std::size_t{4} * ranks());
-  switch (below(draw[1], 4)) {
+  switch (below(draw[1], job_.has_pairs() ? 6 : 4)) {
     case 0:
-      return {at, at - 1};
+      return moved(at, at - 1);
     case 1:
-      return {at, at - std::min(reach, at - first)};
+      return moved(at, at - std::min(reach, at - first));
     case 2:
-      return {at - 1, std::min(last, at - 1 + reach)};
+      return moved(at - 1, std::min(last, at - 1 + reach));
+    case 4:
+      return paired(at, true, reach);
+    case 5:
+      return paired(at, false, reach);
     default:
       break;
   }
   for (std::size_t i = at; i-- > first && at - i <= 4 * ranks();)
     if (job_.action(order_[i]).op == Op::BackwardWeight)
-      return {i, std::min(last, at + below(draw[2], ranks()))};
-  return {at, at - 1};
+      return moved(i, std::min(last, at + below(draw[2], ranks())));
+  return moved(at, at - 1);
 }
 
-/// Whether the move changes anything that matters: not past its own producer or consumer, not only
-/// past its own class.
-bool LocalSearch::sensible(const Move& move) const {
-  if (move.from == move.to) return false;
-  const Node node = order_[move.from];
+/// Takes an action, or its pair, past the one at `to`, or past its pair.
+LocalSearch::Move LocalSearch::moved(std::size_t from, std::size_t to) const {
+  const auto head = [this](std::size_t at) { return evaluator_.head(order_, at); };
+  const auto end = [&](std::size_t at) { return evaluator_.tail(order_, head(at)) + 1; };
+  if (head(from) == head(to)) return {};
+  return from < to ? Move{head(from), end(from), end(to)} : Move{head(to), head(from), end(from)};
+}
+
+bool LocalSearch::can_pair(std::size_t one, std::size_t other) const {
+  const Node a = order_[one], b = order_[other];
+  return alone(one) && alone(other) && job_.pair_ticks(a, b) >= 0 &&
+         job_.action(a).micro_batch != job_.action(b).micro_batch;
+}
+
+/// Takes the nearest action that can run at once with the one at a place there, or, where that is
+/// of a pair, splits the pair.
+LocalSearch::Move LocalSearch::paired(std::size_t at, bool with_later, std::size_t reach) const {
+  const Node node = order_[at];
+  if (!alone(at)) {
+    const std::size_t head = evaluator_.head(order_, at);
+    return {head, head, head, order_[head], false};
+  }
+  const std::size_t first = job_.first(job_.rank(node)), last = job_.first(job_.rank(node) + 1);
+  for (std::size_t i = 1; i <= reach; ++i) {
+    if (with_later ? at + i >= last : at < first + i) break;
+    const std::size_t other = with_later ? at + i : at - i;
+    if (!can_pair(at, other)) continue;
+    return with_later ? Move{at + 1, other, other + 1, node, true}
+                      : Move{other, other + 1, at, order_[other], true};
+  }
+  return {};
+}
+
+/// Whether nothing in places [first, last) gives the node its input (is given its output, where it
+/// moves to a later place), nor is of its own class.
+bool LocalSearch::may_pass(Node node, std::size_t first, std::size_t last, bool later) const {
   const Action& action = job_.action(node);
-  const auto [low, high] = std::minmax(move.from, move.to);
-  for (const Node other : job_.producers(node))
-    if (move.to < move.from && job_.rank(other) == job_.rank(node) && place_[other] >= low)
+  for (const Node other : later ? job_.consumers(node) : job_.producers(node))
+    if (job_.rank(other) == job_.rank(node) && place_[other] >= first && place_[other] < last)
       return false;
-  for (const Node other : job_.consumers(node))
-    if (move.to > move.from && job_.rank(other) == job_.rank(node) && place_[other] <= high)
-      return false;
-  for (std::size_t at = low; at <= high; ++at) {
+  for (std::size_t at = first; at < last; ++at) {
     const Action& other = job_.action(order_[at]);
-    if (at != move.from && other.op == action.op && other.stage == action.stage &&
+    if (other.op == action.op && other.stage == action.stage &&
         other.replica_number == action.replica_number)
       return false;
   }
   return true;
 }
 
-void LocalSearch::shift(const Move& move) {
-  const auto begin = order_.begin();
-  const auto from = begin + static_cast<std::ptrdiff_t>(move.from);
-  const auto to = begin + static_cast<std::ptrdiff_t>(move.to);
-  if (move.from < move.to) {
-    std::rotate(from, from + 1, to + 1);
-  } else {
-    std::rotate(to, from, from + 1);
-  }
-}
-
-bool LocalSearch::within_memory(std::size_t rank) const {
-  if (options_.memory_limit == std::numeric_limits<double>::infinity()) return true;
-  double memory = 0, peak = 0;
-  for (std::size_t at = job_.first(rank); at < job_.first(rank + 1); ++at) {
-    peak = std::max(peak, memory + job_.room(order_[at]));
-    memory += job_.memory(order_[at]);
-  }
-  return within_limit(peak, options_.memory_limit);
+/// Whether the move changes anything that matters. The shorter of the two parts is what moves.
+bool LocalSearch::sensible(const Move& move) const {
+  const auto [first, middle, last, lead, pairs] = move;
+  if (first == last) return lead != kNoNode;
+  const bool later = middle - first <= last - middle;
+  for (std::size_t at = later ? first : middle; at < (later ? middle : last); ++at)
+    if (!may_pass(order_[at], later ? middle : first, later ? last : middle, later)) return false;
+  return true;
 }
 
 bool LocalSearch::attempt(const Move& move, double threshold) {
-  const std::size_t rank = job_.rank(order_[move.from]);
-  const auto [low, high] = std::minmax(move.from, move.to);
-  shift(move);
-  if (within_memory(rank) && evaluator_.try_order(order_, rank, low, threshold) <= threshold) {
+  const auto place = [this](std::size_t at) {
+    return order_.begin() + static_cast<std::ptrdiff_t>(at);
+  };
+  const auto [first, middle, last, lead, pairs] = move;
+  const Node paired = lead;  // a structured binding cannot be captured
+  const bool was_pair = paired != kNoNode && evaluator_.leads(paired);
+  const auto set_pair = [&](bool leads) {
+    if (paired != kNoNode) evaluator_.set_pair(paired, leads);
+  };
+  const std::size_t from = paired == kNoNode ? first : std::min(first, place_[paired]);
+  const std::size_t rank = job_.rank(order_[from]);
+  std::rotate(place(first), place(middle), place(last));
+  set_pair(pairs);
+  const bool fits = options_.memory_limit == std::numeric_limits<double>::infinity() ||
+                    within_limit(evaluator_.peak(order_, rank), options_.memory_limit);
+  if (fits && evaluator_.try_order(order_, rank, from, threshold) <= threshold) {
     evaluator_.keep(order_);
-    for (std::size_t at = low; at <= high; ++at) place_[order_[at]] = at;
+    for (std::size_t at = first; at < last; ++at) place_[order_[at]] = at;
     return true;
   }
-  shift({move.to, move.from});
+  std::rotate(place(first), place(first + (last - middle)), place(last));
+  set_pair(was_pair);
   return false;
+}
+
+/// Lets neighbours run at once, the earliest first, where that does no harm.
+void LocalSearch::pair_up(std::int64_t& evaluations) {
+  std::vector<std::size_t> places(order_.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  std::ranges::stable_sort(
+      places, {}, [this](std::size_t at) { return evaluator_.end(order_[at]); });
+  const std::int64_t most = evaluations + options_.evaluations / 2;
+  for (const std::size_t at : places) {
+    if (evaluations >= most) break;
+    const bool is_last = at + 1 == job_.first(job_.rank(order_[at]) + 1);
+    if (is_last || !can_pair(at, at + 1)) continue;
+    job_.spend(1);
+    ++evaluations;
+    attempt({at, at, at, order_[at], true}, evaluator_.objective());
+  }
+  note_best();
 }
 
 void LocalSearch::run(std::int64_t& evaluations) {
@@ -196,6 +262,7 @@ void LocalSearch::run(std::int64_t& evaluations) {
                       .step = 0,
                       .sample = 0,
                       .layer = options_.stream};
+  if (job_.has_pairs()) pair_up(evaluations);
   find_critical_path(0);
   for (std::int64_t i = 0; i < options_.evaluations; ++i) {
     if (critical_.empty() || best_value_ <= options_.goal) break;
@@ -208,20 +275,17 @@ void LocalSearch::run(std::int64_t& evaluations) {
     const double slack = 0.5 * typical_ticks_ * std::max(0.0, 0.8 - share);
     const double threshold = std::min(evaluator_.objective(), best_value_ + slack) + slack * 0.25;
     if (!attempt(move, threshold)) continue;
-    if (evaluator_.objective() < best_value_) {
-      best_value_ = evaluator_.objective();
-      best_ = order_;
-    }
+    if (evaluator_.objective() < best_value_) note_best();
     find_critical_path(draw[3]);
   }
 }
 
 }  // namespace
 
-JobOrder local_search(const Job& job,
-                      JobOrder order,
-                      const LocalSearchOptions& options,
-                      std::int64_t& evaluations) {
+PairedOrder local_search(const Job& job,
+                         JobOrder order,
+                         const LocalSearchOptions& options,
+                         std::int64_t& evaluations) {
   LocalSearch search(job, std::move(order), options);
   try {
     search.run(evaluations);

@@ -181,10 +181,16 @@ void require_asked_for(const Program& from, const SearchOptions& options) {
               ", which recomputes; let the search choose which stages do");
 }
 
+/// The program, its pairs decoupled where none runs as one, and where stages may recompute.
+Program with_weighed_pairs(Program program, const SearchOptions& options) {
+  const bool weighed = !options.recompute && search_cost(options, program.shape).pair.any();
+  return weighed ? program : decouple_pairs(std::move(program));
+}
+
 /// As a search has programs: the passes, each recompute right before its backward.
-Program passes_of(const Program& given) {
+Program passes_of(const Program& given, const SearchOptions& options) {
   const std::vector<bool> stages = recomputed_stages(given);
-  Program passes = compute_only(decouple_pairs(given));
+  Program passes = compute_only(with_weighed_pairs(given, options));
   const bool recomputes = std::ranges::find(stages, true) != stages.end();
   return recomputes ? insert_recompute(passes, stages) : passes;
 }
@@ -233,13 +239,13 @@ std::vector<Candidate> portfolio(const SearchOptions& options) {
 }
 
 std::optional<Program> make(const Candidate& candidate, const SearchOptions& options) {
-  if (candidate.given != nullptr) return passes_of(*candidate.given);
+  if (candidate.given != nullptr) return passes_of(*candidate.given, options);
   try {
-    Program program = decouple_pairs(generators::generate(*candidate.entry, candidate.options));
+    Program program = generators::generate(*candidate.entry, candidate.options);
     if (options.chunks && program.shape.chunks() != *options.chunks) return std::nullopt;
     if (!options.bidirectional && program.shape.replicas() > 1) return std::nullopt;
     if (options.placement && program.shape.placement != *options.placement) return std::nullopt;
-    return program;
+    return with_weighed_pairs(std::move(program), options);
   } catch (const InvalidArgument&) {
     return std::nullopt;  // the schedule has no meaning with these counts
   }

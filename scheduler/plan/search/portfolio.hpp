@@ -38,8 +38,9 @@ void require_counts(const SearchOptions& options);
 /// Throws InvalidArgument when `from` is not what the other options ask for.
 [[nodiscard]] std::vector<Candidate> portfolio(const SearchOptions& options);
 
-/// The program, pairs decoupled; nothing where the generator refuses the combination or `options`
-/// want another kind. Throws Stopped when the candidate's stop says so.
+/// The program, with pairs where the cost has times for them; nothing where the generator refuses
+/// the combination or `options` want another kind. Throws Stopped when the candidate's stop says
+/// so.
 [[nodiscard]] std::optional<Program> make(const Candidate& candidate, const SearchOptions& options);
 
 /// The cost that `options` gives a shape.

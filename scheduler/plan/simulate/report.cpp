@@ -158,7 +158,7 @@ bool make_equal(Cost& cost, const Shape& shape) {
                       &cost.recompute})
     unequal = equalise(*times, slices) || unequal;
   cost.optimizer *= shape.stages();
-  if (cost.pair) *cost.pair *= shape.stages();
+  for (double& ticks : cost.pair.ticks) ticks *= shape.stages();
   return unequal;
 }
 

@@ -1,14 +1,47 @@
 // Cost: how long each op takes, what a message costs, and what memory each op holds.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <vector>
 
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
 
 namespace millrace {
+
+/// Ticks of overlapped pairs that run as one (atomic), by the passes F, B, I, W of their halves in
+/// either order. A pair without a time runs one half after the other, each as soon as it can.
+struct PairTimes {
+  static constexpr std::size_t kPasses = 4;
+  std::array<double, kPasses * kPasses> ticks;  ///< below 0: one after the other
+
+  constexpr PairTimes() : ticks() { ticks.fill(-1); }
+  constexpr void set(Op one, Op other, double time) {
+    ticks[index(one, other)] = ticks[index(other, one)] = time;
+  }
+  /// Below 0 for a pair without a time.
+  [[nodiscard]] constexpr double of(Op one, Op other) const {
+    const Op last = Op::BackwardWeight;
+    return one > last || other > last ? -1 : ticks[index(one, other)];
+  }
+  /// Of the pair that begins at a place of a rank's list; below 0 where none does.
+  [[nodiscard]] double at(std::span<const Action> list, std::size_t place) const {
+    const bool leads = list[place].with_next && place + 1 < list.size();
+    return leads ? of(list[place].op, list[place + 1].op) : -1;
+  }
+  [[nodiscard]] bool any() const {
+    return std::ranges::any_of(ticks, [](double time) { return time >= 0; });
+  }
+
+ private:
+  static constexpr std::size_t index(Op one, Op other) {
+    return static_cast<std::size_t>(one) * kPasses + static_cast<std::size_t>(other);
+  }
+};
 
 /// Times and memory of a shape's actions, per stage (and slice).
 ///
@@ -21,9 +54,7 @@ struct Cost {
   std::vector<double> forward, backward_input, backward_weight, recompute;
   /// Ticks of a full backward; empty means I + W.
   std::vector<double> backward;
-  /// Ticks of an overlapped pair executed as one (atomic); unset means decoupled: the halves one
-  /// after the other, each as soon as it can.
-  std::optional<double> pair = {};
+  PairTimes pair = {};   ///< ticks of overlapped pairs that run as one
   double optimizer = 0;  ///< ticks of a rank's optimizer step
   /// Ticks of a step outside its passes, where the program has no optimizer step: norm, clipping,
   /// update, what begins the next step.

@@ -50,9 +50,11 @@ struct Costs {
   std::vector<double> gradient_bytes = {};   ///< default 0; needs data_parallel or tree_of_sums
   int accumulate = 1;                        ///< accumulation steps: passes of one step
   bool atomic_pairs = false;                 ///< overlapped pairs are one op of F + B
-  std::optional<double> pair_cost = {};      ///< they are one op of this time, of a full stage
-  std::optional<double> optimizer = {};      ///< time of a rank's optimizer step, of given stages
-  std::optional<double> after_passes = {};   ///< time of a step outside its passes, likewise
+  /// Times of overlapped pairs that run as one, of full stages: F with B, and with I unless
+  /// pair_input states that; F with W; F with F. Without one, a pair's halves follow one another.
+  std::optional<double> pair_cost = {}, pair_input = {}, pair_weight = {}, pair_forward = {};
+  std::optional<double> optimizer = {};     ///< time of a rank's optimizer step, of given stages
+  std::optional<double> after_passes = {};  ///< time of a step outside its passes, likewise
 
   int ranks = 0, stages = 0, slices = 1;  ///< of given stages: p, S of one replica, q
   std::string unit = "s";                 ///< of time, for titles
