@@ -40,12 +40,11 @@ class LocalSearch {
   [[nodiscard]] PairedOrder best() const { return best_; }
 
  private:
-  /// Places [first, middle) of a rank change places with [middle, last); then the action `lead`
-  /// runs with the next one as a pair, or no more.
+  /// Places [first, middle) of a rank change places with [middle, last); then the action `drops`
+  /// runs with the next one as a pair no more, and `leads` does.
   struct Move {
     std::size_t first = 0, middle = 0, last = 0;
-    Node lead = kNoNode;
-    bool pairs = false;
+    Node leads = kNoNode, drops = kNoNode;
   };
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(job_.ranks()); }
@@ -57,11 +56,8 @@ class LocalSearch {
   void find_critical_path(std::uint32_t word);
   [[nodiscard]] Move propose(const Draw& draw) const;
   [[nodiscard]] Move moved(std::size_t from, std::size_t to) const;
-  [[nodiscard]] Move paired(std::size_t at, bool with_later, std::size_t reach) const;
+  [[nodiscard]] Move paired(const Draw& draw, std::size_t reach) const;
   [[nodiscard]] bool can_pair(std::size_t one, std::size_t other) const;
-  [[nodiscard]] bool alone(std::size_t at) const {
-    return evaluator_.head(order_, at) == evaluator_.tail(order_, at);
-  }
   [[nodiscard]] bool sensible(const Move& move) const;
   [[nodiscard]] bool may_pass(Node node, std::size_t first, std::size_t last, bool later) const;
   void pair_up(std::int64_t& evaluations);
@@ -133,19 +129,17 @@ LocalSearch::Move LocalSearch::propose(const Draw& draw) const {
   const std::size_t first = job_.first(job_.rank(node));
   const std::size_t last = job_.first(job_.rank(node) + 1) - 1;
   const std::size_t reach = 1 + below(draw[2], std::size_t{4} * ranks());
-  switch (below(draw[1], job_.has_pairs() ? 6 : 4)) {
+  switch (below(draw[1], job_.has_pairs() ? 8 : 4)) {
     case 0:
       return moved(at, at - 1);
     case 1:
       return moved(at, at - std::min(reach, at - first));
     case 2:
       return moved(at - 1, std::min(last, at - 1 + reach));
-    case 4:
-      return paired(at, true, reach);
-    case 5:
-      return paired(at, false, reach);
-    default:
+    case 3:
       break;
+    default:
+      return paired(draw, reach);
   }
   for (std::size_t i = at; i-- > first && at - i <= 4 * ranks();)
     if (job_.action(order_[i]).op == Op::BackwardWeight)
@@ -161,29 +155,32 @@ LocalSearch::Move LocalSearch::moved(std::size_t from, std::size_t to) const {
   return from < to ? Move{head(from), end(from), end(to)} : Move{head(to), head(from), end(from)};
 }
 
+/// Whether `other` is in no pair and can run at once with the action at `one`.
 bool LocalSearch::can_pair(std::size_t one, std::size_t other) const {
   const Node a = order_[one], b = order_[other];
-  return alone(one) && alone(other) && job_.pair_ticks(a, b) >= 0 &&
-         job_.action(a).micro_batch != job_.action(b).micro_batch;
+  return evaluator_.head(order_, other) == evaluator_.tail(order_, other) &&
+         job_.pair_ticks(a, b) >= 0 && job_.action(a).micro_batch != job_.action(b).micro_batch;
 }
 
-/// Takes the nearest action that can run at once with the one at a place there, or, where that is
-/// of a pair, splits the pair.
-LocalSearch::Move LocalSearch::paired(std::size_t at, bool with_later, std::size_t reach) const {
-  const Node node = order_[at];
-  if (!alone(at)) {
-    const std::size_t head = evaluator_.head(order_, at);
-    return {head, head, head, order_[head], false};
-  }
-  const std::size_t first = job_.first(job_.rank(node)), last = job_.first(job_.rank(node) + 1);
+/// Lets a critical action run at once with the nearest earlier or later one that can, where either
+/// of them stands, and no more with the one that it runs with; or only the latter.
+LocalSearch::Move LocalSearch::paired(const Draw& draw, std::size_t reach) const {
+  const auto coin = [&](std::uint32_t bit) { return (draw[3] >> bit & 1U) != 0; };
+  std::size_t at = evaluator_.head(order_, place_[critical_[below(draw[0], critical_.size())]]);
+  const Node partner = evaluator_.leads(order_[at]) ? order_[at] : kNoNode;
+  const Move split{at, at, at, kNoNode, partner};
+  if (partner != kNoNode && coin(1)) return split;
+  if (coin(2)) at = evaluator_.tail(order_, at);
+  const std::size_t rank = job_.rank(order_[at]);
   for (std::size_t i = 1; i <= reach; ++i) {
-    if (with_later ? at + i >= last : at < first + i) break;
-    const std::size_t other = with_later ? at + i : at - i;
+    if (coin(3) ? at + i >= job_.first(rank + 1) : at < job_.first(rank) + i) break;
+    const std::size_t other = coin(3) ? at + i : at - i;
     if (!can_pair(at, other)) continue;
-    return with_later ? Move{at + 1, other, other + 1, node, true}
-                      : Move{other, other + 1, at, order_[other], true};
+    const auto [early, late] = std::minmax(at, other);
+    return coin(4) ? Move{early, early + 1, late, order_[early], partner}
+                   : Move{early + 1, late, late + 1, order_[early], partner};
   }
-  return {};
+  return split;
 }
 
 /// Whether nothing in places [first, last) gives the node its input (is given its output, where it
@@ -204,8 +201,8 @@ bool LocalSearch::may_pass(Node node, std::size_t first, std::size_t last, bool 
 
 /// Whether the move changes anything that matters. The shorter of the two parts is what moves.
 bool LocalSearch::sensible(const Move& move) const {
-  const auto [first, middle, last, lead, pairs] = move;
-  if (first == last) return lead != kNoNode;
+  const auto [first, middle, last, leads, drops] = move;
+  if (first == last) return leads != drops;
   const bool later = middle - first <= last - middle;
   for (std::size_t at = later ? first : middle; at < (later ? middle : last); ++at)
     if (!may_pass(order_[at], later ? middle : first, later ? last : middle, later)) return false;
@@ -216,16 +213,17 @@ bool LocalSearch::attempt(const Move& move, double threshold) {
   const auto place = [this](std::size_t at) {
     return order_.begin() + static_cast<std::ptrdiff_t>(at);
   };
-  const auto [first, middle, last, lead, pairs] = move;
-  const Node paired = lead;  // a structured binding cannot be captured
-  const bool was_pair = paired != kNoNode && evaluator_.leads(paired);
-  const auto set_pair = [&](bool leads) {
-    if (paired != kNoNode) evaluator_.set_pair(paired, leads);
+  const auto set_pair = [this](Node node, bool leads) {
+    if (node != kNoNode) evaluator_.set_pair(node, leads);
   };
-  const std::size_t from = paired == kNoNode ? first : std::min(first, place_[paired]);
+  const auto [first, middle, last, leads, drops] = move;
+  std::size_t from = first;
+  for (const Node node : {leads, drops})
+    if (node != kNoNode) from = std::min(from, place_[node]);
   const std::size_t rank = job_.rank(order_[from]);
   std::rotate(place(first), place(middle), place(last));
-  set_pair(pairs);
+  set_pair(drops, false);
+  set_pair(leads, true);
   const bool fits = options_.memory_limit == std::numeric_limits<double>::infinity() ||
                     within_limit(evaluator_.peak(order_, rank), options_.memory_limit);
   if (fits && evaluator_.try_order(order_, rank, from, threshold) <= threshold) {
@@ -234,7 +232,8 @@ bool LocalSearch::attempt(const Move& move, double threshold) {
     return true;
   }
   std::rotate(place(first), place(first + (last - middle)), place(last));
-  set_pair(was_pair);
+  set_pair(leads, false);
+  set_pair(drops, true);
   return false;
 }
 
@@ -248,10 +247,10 @@ void LocalSearch::pair_up(std::int64_t& evaluations) {
   for (const std::size_t at : places) {
     if (evaluations >= most) break;
     const bool is_last = at + 1 == job_.first(job_.rank(order_[at]) + 1);
-    if (is_last || !can_pair(at, at + 1)) continue;
+    if (is_last || !can_pair(at, at + 1) || !can_pair(at + 1, at)) continue;
     job_.spend(1);
     ++evaluations;
-    attempt({at, at, at, order_[at], true}, evaluator_.objective());
+    attempt({at, at, at, order_[at]}, evaluator_.objective());
   }
   note_best();
 }
