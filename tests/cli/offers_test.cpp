@@ -59,6 +59,7 @@ class Offers : public CommandTest {
             {"--waves", "wave --waves 1"},
             {"--order", "gpipe --order lifo"},
             {"--comms", "1f1b --comms"},
+            {"--split", "1f1b --split"},
             {"--recompute", "1f1b --recompute=stages:0,2-3"},
             {"--r", "1f1b --r 2 --recompute"},
             {"--mem-boundary", "1f1b --mem-boundary 0.1 --recompute"},
@@ -124,6 +125,7 @@ class Offers : public CommandTest {
     for (const std::string more : {"--objective span",
                                    "--time-cap 60",
                                    "--no-bidirectional",
+                                   "--full-backward",
                                    "--v-placement",
                                    "--recompute choose",
                                    "--from zb-h1"})

@@ -50,7 +50,7 @@ class Costs:
         memory_boundary: Numbers | None = None,
         latency: Numbers | None = None,
         bandwidth: Numbers | None = None,
-        message_bytes: float | None = None,
+        message_bytes: Numbers | None = None,
         contention: bool | None = None,
         rank_speed: Numbers | None = None,
         cores: int | None = None,
@@ -90,7 +90,7 @@ class Costs:
     @property
     def bandwidth(self) -> list[float] | None: ...
     @property
-    def message_bytes(self) -> float | None: ...
+    def message_bytes(self) -> list[float] | None: ...
     @property
     def contention(self) -> bool: ...
     @property
@@ -224,6 +224,7 @@ class Program:
         budget: int = ...,
         seed: int = 1,
         recompute: bool = False,
+        full_backward: bool = False,
         bidirectional: bool = True,
         time_cap_seconds: float | None = None,
     ) -> SearchResult: ...
@@ -257,6 +258,7 @@ def search(
     budget: int = ...,
     seed: int = 1,
     recompute: bool = False,
+    full_backward: bool = False,
     bidirectional: bool = True,
     time_cap_seconds: float | None = None,
 ) -> SearchResult: ...

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <numeric>
+#include <utility>
 
 #include "millrace/core/error.hpp"
 #include "plan/costs/costs.hpp"
@@ -246,12 +247,24 @@ void set_bandwidth(Cost& cost, const std::vector<double>& list, std::size_t rank
   for (const double value : list) cost.link_bytes_per_tick.push_back(value / cost.ticks_per_unit);
 }
 
+void set_messages(Cost& cost, const std::vector<double>& list, const Shape& shape) {
+  const auto counts = [&](int stages) { return std::cmp_equal(list.size(), stages - 1); };
+  require(list.size() == 1 || counts(shape.ranks) || counts(shape.stages()),
+          named("message_bytes") +
+              fmt::format(" has {}; allowed are 1 or one per boundary, p - 1 = {} or {}",
+                          value_count(list.size()),
+                          shape.ranks - 1,
+                          shape.stages() - 1));
+  plan::set_message_bytes(cost, shape, list, counts(shape.stages()) ? shape.stages() : shape.ranks);
+}
+
 /// Of links and ranks, what is given.
-void set_machine(Cost& cost, const Costs& costs, int ranks) {
-  const auto p = static_cast<std::size_t>(ranks);
+void set_machine(Cost& cost, const Costs& costs, const Shape& shape) {
+  const auto p = static_cast<std::size_t>(shape.ranks);
   if (!costs.latency.empty()) set_latency(cost, costs, p);
   if (!costs.bandwidth.empty()) set_bandwidth(cost, costs.bandwidth, p);
-  if (costs.message_bytes) cost.message_bytes = *costs.message_bytes;
+  if (!costs.message_bytes.empty() && costs.stages == 0)
+    set_messages(cost, costs.message_bytes, shape);
   cost.contention = costs.contention;
   cost.cores = costs.cores.value_or(0);
   require(costs.rank_speed.empty() || costs.rank_speed.size() == p,
@@ -309,7 +322,7 @@ Cost stages_of(const Shape& shape, const Costs& costs) {
 Cost cost_of(const Shape& shape, const Costs& costs) {
   require_consistent(costs);
   Cost cost = stages_of(shape, costs);
-  set_machine(cost, costs, shape.ranks);
+  set_machine(cost, costs, shape);
   set_pair_costs(cost, costs, shape);
   if (costs.atomic_pairs) set_atomic_pairs(cost);
   set_gradients(cost, costs, shape);

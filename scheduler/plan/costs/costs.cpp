@@ -49,6 +49,8 @@ const std::array kMembers = {
                "Change of memory at F of a full stage (default 1)",
                -kLargestCost,
                InFile::Stages},
+    CostMember{
+        "memory_forward_peak", &Costs::memory_forward_peak, "", -kLargestCost, InFile::Stages},
     CostMember{"memory_input_peak", &Costs::memory_input_peak, "", -kLargestCost, InFile::Stages},
     CostMember{"memory_input",
                &Costs::memory_input,
@@ -108,11 +110,13 @@ const std::array kMembers = {
         "itself for its data-parallel replicas; needs `message_bytes` or `gradient_bytes`",
         0,
         InFile::Number},
-    CostMember{"message_bytes",
-               &Costs::message_bytes,
-               "Bytes of the message of one micro-batch",
-               0,
-               InFile::Number},
+    CostMember{
+        "message_bytes",
+        &Costs::message_bytes,
+        "Bytes of the message of one micro-batch: 1 value, or one per boundary between stages, "
+        "of p full stages or of all p v",
+        0,
+        InFile::Boundaries},
     CostMember{"contention",
                &Costs::contention,
                "Messages of one directed link follow one another; needs `bandwidth`",
@@ -202,12 +206,13 @@ bool is_given(const Costs& costs, const CostMember& row) {
 
 void require_bandwidth(const Costs& costs) {
   const bool sized =
-      costs.message_bytes || !costs.gradient_bytes.empty() ||
-      (costs.file && (costs.file->message_bytes || !costs.file->gradient_bytes.empty()));
+      !costs.message_bytes.empty() || !costs.gradient_bytes.empty() ||
+      (costs.file && (!costs.file->message_bytes.empty() || !costs.file->gradient_bytes.empty()));
   const bool limited = !costs.bandwidth.empty() || (costs.file && !costs.file->bandwidth.empty());
   if (!costs.bandwidth.empty() && !sized)
     reject_alone("bandwidth", costs.data_parallel > 1 ? "gradient_bytes" : "message_bytes");
-  if (costs.bandwidth.empty() && costs.message_bytes) reject_alone("message_bytes", "bandwidth");
+  if (costs.bandwidth.empty() && !costs.message_bytes.empty())
+    reject_alone("message_bytes", "bandwidth");
   require(!costs.contention || limited,
           named("contention") + " is given without " + named("bandwidth") +
               "; only a link with a bandwidth can be busy");
@@ -287,7 +292,7 @@ Costs costs_that_apply(const Costs& costs, const Shape& shape) {
   const bool used = costs.data_parallel > 1 || costs.tree_of_sums || shape.replicas() > 1;
   if (costs.gradient_bytes.empty() || used) return applying;
   applying.gradient_bytes.clear();
-  if (!costs.message_bytes) applying.bandwidth.clear();
+  if (costs.message_bytes.empty()) applying.bandwidth.clear();
   return applying;
 }
 

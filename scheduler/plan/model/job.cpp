@@ -119,15 +119,17 @@ void Job::price_nodes(const Cost& cost) {
     const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[r];
     const MemoryChange change = model.change(action(node));
     ticks_[node] = cost.ticks(action(node)) / speed;
-    double before = change.start;
+    double before = change.start, passing = std::max(0.0, change.transient);
     if (recomputes(node)) {
       const Action again = recompute_of(action(node));
       lead_[node] = cost.ticks(again) / speed;
       ticks_[node] += lead_[node];
-      before += model.change(again).start;
+      const MemoryChange brought = model.change(again);
+      before += brought.start;
+      passing = std::max(passing, brought.transient);
     }
     memory_[node] = before + change.end;
-    const double inside = before + std::max(0.0, change.transient);
+    const double inside = before + passing;
     if (has_pairs()) inside_[node] = inside;
     room_[node] = std::max(inside, memory_[node]);
     work_[r] += ticks_[node];
@@ -135,6 +137,7 @@ void Job::price_nodes(const Cost& cost) {
 }
 
 void Job::price_links(const Cost& cost) {
+  if (!cost.boundary_bytes.empty()) sized_ = std::make_unique<Cost>(cost);
   const int ranks = program_.shape.ranks;
   const auto message = [&](int from, int to) {
     const Rank source{from}, destination{to};
@@ -146,6 +149,13 @@ void Job::price_links(const Cost& cost) {
   }
   for (int from = 0; from < ranks; ++from)
     for (int to = 0; to < ranks; ++to) links_.push_back(message(from, to));
+}
+
+double Job::sized_message(Node producer, Node node) const {
+  const Rank from{static_cast<std::int32_t>(rank_[producer])};
+  const Rank to{static_cast<std::int32_t>(rank_[node])};
+  const Stage feeding = std::min(action(producer).stage, action(node).stage);
+  return sized_->transfer(from, to, ranks(), feeding) + sized_->delay(from, to, ranks());
 }
 
 void Job::price_sums(const Cost& cost) {

@@ -117,7 +117,8 @@ class Job {
   [[nodiscard]] double delay(Node producer, Node node) const {
     const std::size_t from = rank_[producer], to = rank_[node];
     if (from == to) return 0;
-    const double message = links_.empty() ? link_ : links_[from * program_.ranks.size() + to];
+    double message = links_.empty() ? link_ : links_[from * program_.ranks.size() + to];
+    if (sized_) message = sized_message(producer, node);
     return lead_.empty() ? message : message - lead_[node];
   }
 
@@ -134,6 +135,7 @@ class Job {
   void place_nodes();
   void price_nodes(const Cost& cost);
   void price_links(const Cost& cost);
+  [[nodiscard]] double sized_message(Node producer, Node node) const;
   void price_sums(const Cost& cost);
   void invert();
   void find_whole();
@@ -151,6 +153,7 @@ class Job {
   std::vector<double> lead_;            // by node: ticks of its recompute; or empty
   double link_ = 0;                     // ticks of every message ...
   std::vector<double> links_;           // ... or by source and destination, where links differ
+  std::unique_ptr<Cost> sized_;         // ... or by boundary, where message sizes differ
   std::vector<Sum> sums_;               // by copy
   std::vector<std::size_t> copy_rank_;  // with sums, by copy
   std::vector<Meeting> meetings_;

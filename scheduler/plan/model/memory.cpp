@@ -89,9 +89,12 @@ MemoryChange MemoryModel::change(const Action& action) const {
     case Op::Forward:
       if (program_->shape.forward_only) break;  // nothing is kept for a backward
       result.start = value(recomputed(action) ? c.memory_boundary : c.memory_forward, action);
+      result.transient = std::max(0.0, value(c.memory_forward_peak, action) - result.start);
       break;
     case Op::Recompute:
       result.start = value(c.memory_forward, action) - value(c.memory_boundary, action);
+      result.transient =
+          std::max(0.0, value(c.memory_forward_peak, action) - value(c.memory_forward, action));
       break;
     case Op::Backward:  // the gradients that its I keeps for its W live inside it
       result.transient =

@@ -100,10 +100,13 @@ class Collector {
  private:
   void by_chunks(const ScheduleEntry& entry) {
     if (!entry.takes("chunks")) {
-      if (options_.chunks && !entry.takes("waves") &&
-          own_chunks(entry).value_or(*options_.chunks) != *options_.chunks)
-        return;
-      return by_group(entry, base_);
+      const bool fixed = options_.chunks && !entry.takes("waves");
+      const int own = fixed ? own_chunks(entry).value_or(*options_.chunks) : 1;
+      if (!fixed || own == *options_.chunks) return by_group(entry, base_);
+      if (own == 1) neighbours_ = *options_.chunks;
+      if (own == 1) by_group(entry, base_);
+      neighbours_ = 1;
+      return;
     }
     for (int v = 1; v <= std::max(kMostChunks, options_.chunks.value_or(1)); ++v) {
       if (options_.chunks && v != *options_.chunks) continue;
@@ -158,12 +161,17 @@ class Collector {
         with.chunks.value_or(entry.takes("waves") ? 2 * with.waves.value_or(1) : 1);
     const std::int64_t forwards =
         std::int64_t{with.ranks} * with.micro_batches * chunks * with.slices.value_or(1);
-    candidates_.push_back({&entry, with, forwards * effort(entry), candidates_.size()});
+    candidates_.push_back({.entry = &entry,
+                           .options = with,
+                           .cost = neighbours_ * forwards * effort(entry),
+                           .number = candidates_.size(),
+                           .neighbours = neighbours_});
   }
 
   const SearchOptions& options_;
   generators::Request base_;
   std::vector<Candidate> candidates_;
+  int neighbours_ = 1;
 };
 
 void require_asked_for(const Program& from, const SearchOptions& options) {
@@ -187,10 +195,48 @@ Program with_weighed_pairs(Program program, const SearchOptions& options) {
   return weighed ? program : decouple_pairs(std::move(program));
 }
 
+/// The same order with each stage cut into `chunks`, which run one after the other on its rank.
+Program with_neighbours(Program program, int chunks) {
+  Shape& shape = program.shape;
+  std::vector<std::vector<Rank>> placement(static_cast<std::size_t>(shape.replicas()));
+  for (int r = 0; r < shape.replicas(); ++r)
+    for (int s = 0; s < chunks * shape.stages(); ++s)
+      placement[static_cast<std::size_t>(r)].push_back(shape.rank(Replica{r}, Stage{s / chunks}));
+  for (auto& list : program.ranks) {
+    std::vector<Action> cut;
+    for (const Action& action : list)
+      for (int c = 0; c < chunks; ++c) {
+        const int chunk = action.op == Op::Forward ? c : chunks - 1 - c;
+        cut.push_back(action);
+        cut.back().stage.value = action.stage.value * chunks + chunk;
+      }
+    list = std::move(cut);
+  }
+  shape.placement = Placement(std::move(placement));
+  return program;
+}
+
+/// The same order with a B in place of each I, without W.
+Program with_full_backward(Program program) {
+  for (auto& list : program.ranks) {
+    std::vector<Action> whole;
+    for (Action action : list) {
+      const bool weight = action.op == Op::BackwardWeight;
+      if (weight && !whole.empty()) whole.back().with_next = false;
+      if (weight) continue;
+      if (action.op == Op::BackwardInput) action.op = Op::Backward;
+      whole.push_back(action);
+    }
+    list = std::move(whole);
+  }
+  return program;
+}
+
 /// As a search has programs: the passes, each recompute right before its backward.
 Program passes_of(const Program& given, const SearchOptions& options) {
   const std::vector<bool> stages = recomputed_stages(given);
   Program passes = compute_only(with_weighed_pairs(given, options));
+  if (options.full_backward) passes = with_full_backward(std::move(passes));
   const bool recomputes = std::ranges::find(stages, true) != stages.end();
   return recomputes ? insert_recompute(passes, stages) : passes;
 }
@@ -198,7 +244,9 @@ Program passes_of(const Program& given, const SearchOptions& options) {
 }  // namespace
 
 std::string generator_of(const Candidate& candidate) {
-  return candidate.given != nullptr ? candidate.given->name : std::string(candidate.entry->name);
+  if (candidate.given != nullptr) return candidate.given->name;
+  return std::string(candidate.entry->name) +
+         (candidate.neighbours > 1 ? " with neighbouring chunks" : "");
 }
 
 void require_counts(const SearchOptions& options) {
@@ -242,6 +290,9 @@ std::optional<Program> make(const Candidate& candidate, const SearchOptions& opt
   if (candidate.given != nullptr) return passes_of(*candidate.given, options);
   try {
     Program program = generators::generate(*candidate.entry, candidate.options);
+    if (candidate.neighbours > 1)
+      program = with_neighbours(decouple_pairs(std::move(program)), candidate.neighbours);
+    if (options.full_backward) program = with_full_backward(std::move(program));
     if (options.chunks && program.shape.chunks() != *options.chunks) return std::nullopt;
     if (!options.bidirectional && program.shape.replicas() > 1) return std::nullopt;
     if (options.placement && program.shape.placement != *options.placement) return std::nullopt;

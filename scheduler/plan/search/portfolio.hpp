@@ -20,6 +20,7 @@ struct Candidate {
   std::int64_t cost = 0;   ///< forwards, times what one costs to make and time by this generator
   std::size_t number = 0;  ///< in the order of the catalogue
   const Program* given = nullptr;  ///< instead of an entry
+  int neighbours = 1;              ///< chunks that each stage becomes, all on its rank
 };
 
 /// Name of the catalogue, or of the program.

@@ -168,7 +168,7 @@ void Search::relist_seeds() {
     work_.ask();
     relist_one(seed, seed.program);
     const Program split = split_backward(seed.program);
-    if (split != seed.program) relist_one(seed, split);
+    if (split != seed.program && !options_.full_backward) relist_one(seed, split);
     if (options_.recompute) relist_recomputing(seed);
   }
 }
@@ -321,7 +321,7 @@ std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
         open ? solve_choice(shape.shape, cost, choices[i].choice, share, left) : choices[i].bound);
   }
   const bool every = !options_.recompute || choices.size() > 1;
-  if (every && split_covers_all(cost)) shape.bound = std::max(shape.bound, bound);
+  if (every && exact_covers_all(options_, cost)) shape.bound = std::max(shape.bound, bound);
   return states - left;
 }
 
@@ -337,7 +337,7 @@ double Search::solve_choice(const Shape& shape,
                                         of_one_copy,
                                         {.objective = options_.objective,
                                          .memory_limit = options_.memory_limit,
-                                         .fused = false,
+                                         .fused = options_.full_backward,
                                          .recompute = choice,
                                          .state_limit = states,
                                          .stop = [this] { return out_of_time(); }});

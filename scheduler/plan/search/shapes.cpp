@@ -46,8 +46,8 @@ double busiest_work(const Shape& shape, const Cost& cost) {
 
 }  // namespace
 
-bool split_covers_all(const Cost& cost) {
-  return cost.backward.empty() && !cost.pair.any();
+bool exact_covers_all(const SearchOptions& options, const Cost& cost) {
+  return (cost.backward.empty() || options.full_backward) && !cost.pair.any();
 }
 
 std::vector<BoundedChoice> choices_for(const SearchOptions& options,

@@ -118,8 +118,8 @@ void Clock::finish(Rank rank, Node node, const Action& action, Interval interval
 /// The messages of an action that ended at `end` leave in the order of their receiving stages.
 void Clock::send_all(Rank rank, Node node, const Action& action, double end) {
   const Shape& shape = graph_.program().shape;
-  for_each_message(graph_, action, [&](const StageLink&, Stage receiver) {
-    const double arrival = arrive(rank, shape.rank(action.replica(), receiver), end);
+  for_each_message(graph_, action, [&](const StageLink& link, Stage receiver) {
+    const double arrival = arrive(rank, shape.rank(action.replica(), receiver), link.from, end);
     if (sent_.empty())
       arrival_[node] = arrival;
     else
@@ -128,11 +128,11 @@ void Clock::send_all(Rank rank, Node node, const Action& action, double end) {
 }
 
 /// When a message that is ready at `end` is at its destination.
-double Clock::arrive(Rank rank, Rank to, double end) {
+double Clock::arrive(Rank rank, Rank to, Stage feeding, double end) {
   if (to == rank) return end;
   const int ranks = graph_.program().shape.ranks;
   double leave = end;
-  const double transfer = cost_.transfer(rank, to, ranks);
+  const double transfer = cost_.transfer(rank, to, ranks, feeding);
   if (!link_free_.empty()) {
     double& link = link_free_[rank.index() * static_cast<std::size_t>(ranks) + to.index()];
     leave = std::max(leave, link);

@@ -59,7 +59,7 @@ class Clock {
   [[nodiscard]] double duration(Rank rank, Node node, const Action& action) const;
   void finish(Rank rank, Node node, const Action& action, Interval interval);
   void send_all(Rank rank, Node node, const Action& action, double end);
-  [[nodiscard]] double arrive(Rank rank, Rank to, double end);
+  [[nodiscard]] double arrive(Rank rank, Rank to, Stage feeding, double end);
   [[nodiscard]] bool sends_message(Op op) const;
   void start_sum(Node node, const Action& action, double end);
   [[nodiscard]] double end_of_sums(Rank rank, const Action& action) const;

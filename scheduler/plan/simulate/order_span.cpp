@@ -107,7 +107,7 @@ bool is_whole(const Cost& cost, const Shape& shape) {
   const bool sums = cost.adds_gradients(shape) && !cost.gradient_bytes.empty();
   return whole(cost.latency) && whole(cost.optimizer) &&
          std::ranges::all_of(cost.pair.ticks, whole) && cost.rank_speed.empty() &&
-         (free || (cost.message_bytes == 0 && !sums));
+         (free || (cost.message_bytes == 0 && cost.boundary_bytes.empty() && !sums));
 }
 
 /// The rank that needs longest from its first start to the end of its list.

@@ -95,7 +95,8 @@ IdleTimes idle_with(const Graph& graph, const Cost& cost, double scale) {
 
 bool has_links(const Cost& cost, const Shape& shape) {
   const auto positive = [](double value) { return value > 0; };
-  return cost.latency > 0 || cost.message_bytes > 0 || cost.adds_gradients(shape) ||
+  return cost.latency > 0 || cost.message_bytes > 0 || !cost.boundary_bytes.empty() ||
+         cost.adds_gradients(shape) ||
          std::any_of(cost.link_latency.begin(), cost.link_latency.end(), positive);
 }
 

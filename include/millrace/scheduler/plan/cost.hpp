@@ -64,9 +64,11 @@ struct Cost {
   std::vector<double> link_latency;         ///< p x p, overrides latency when not empty
   double bytes_per_tick = 0;                ///< bandwidth; 0 = infinite
   std::vector<double> link_bytes_per_tick;  ///< p x p, overrides bytes_per_tick
-  double message_bytes = 0;        ///< bytes of one message of a full micro-batch (a slice: 1/q)
-  bool contention = false;         ///< messages of one directed link follow one another
-  std::vector<double> rank_speed;  ///< p factors: an op takes ticks / speed; empty = all 1
+  double message_bytes = 0;  ///< bytes of one message of a full micro-batch (a slice: 1/q)
+  std::vector<double> boundary_bytes;  ///< by stage: of messages to and from the stages that it
+                                       ///< feeds; overrides message_bytes when not empty
+  bool contention = false;             ///< messages of one directed link follow one another
+  std::vector<double> rank_speed;      ///< p factors: an op takes ticks / speed; empty = all 1
   /// Processors that the ranks share, where they are fewer than the ranks; 0: one per rank. Then at
   /// most that many passes (and optimizer steps) run at a time: one that has begun runs to its end,
   /// a free processor takes the one that could have begun first, of several that of the lowest
@@ -94,12 +96,14 @@ struct Cost {
   int passes = 1;
   double ticks_per_unit = 1;  ///< ticks in one unit of what the user gave
 
-  /// Change of memory at the start of F (a_F), inside I (g_I appears before a_I goes:
+  /// Change of memory at the start of F (a_F) and the most that F (or its recompute) adds while it
+  /// runs (`forward_peak`, where above a_F), inside I (g_I appears before a_I goes:
   /// `input_peak`), at the end of I (g_I - a_I), and at the end of W (the rest). B holds inside
   /// what its I and W do. The peak of a rank, in every figure and limit, is the most that it holds
   /// at any moment, also inside a pass. Per stage, of a whole micro-batch (a slice takes 1/q);
   /// bytes or any unit. Empty means 0.
-  std::vector<double> memory_forward, memory_input_peak, memory_input, memory_weight;
+  std::vector<double> memory_forward, memory_forward_peak, memory_input_peak, memory_input;
+  std::vector<double> memory_weight;
   /// What F keeps where a recompute follows: the stage's input. The recompute adds the rest of a_F.
   /// Empty means 0.
   std::vector<double> memory_boundary;
@@ -116,8 +120,12 @@ struct Cost {
 
   /// Latency of the link between two ranks of a pipeline with `ranks` ranks, in ticks.
   [[nodiscard]] double delay(Rank source, Rank destination, int ranks) const;
-  /// Ticks one message (a slice's share of `message_bytes`) occupies the link.
-  [[nodiscard]] double transfer(Rank source, Rank destination, int ranks) const;
+  /// Ticks one message (a slice's share of its bytes) between `feeding` and a stage that it feeds
+  /// occupies the link.
+  [[nodiscard]] double transfer(Rank source,
+                                Rank destination,
+                                int ranks,
+                                Stage feeding = Stage{0}) const;
 
   /// Ticks that the sum of a stage's gradients over d copies keeps the link of its rank busy: of
   /// its bytes 2 (d - 1) / d leave every copy and as many arrive. Cost: O(1).

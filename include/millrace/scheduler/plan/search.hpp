@@ -57,6 +57,8 @@ struct SearchOptions {
   /// stage alike: less memory for the time of Cost::recompute. The bound and the proof then cover
   /// such schedules; one in which some micro-batches of a stage do and others do not can be below.
   bool recompute = false;
+  /// Only schedules whose backwards are whole: B for each I, and no W.
+  bool full_backward = false;
   /// Also schedules with two copies of the model (weights count twice; the limit does not see it).
   bool bidirectional = true;
   /// Wall-clock limit; the result is deterministic only where it does not cut. The first candidate
