@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/step_times.hpp"
 #include "training/agreement.hpp"
 #include "training/lone_values.hpp"
 #include "training/saving.hpp"
 #include "training/trainer_state.hpp"
-#include "training/watch/step_times.hpp"
 
 namespace millrace {
 namespace {

@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/step_times.hpp"
 #include "training/lone_values.hpp"
 #include "training/pass_data.hpp"
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
 #include "training/watch/inspection.hpp"
-#include "training/watch/step_times.hpp"
 
 namespace millrace {
 namespace {

@@ -8,13 +8,13 @@
 #include "millrace/core/error.hpp"
 #include "millrace/training/ranks.hpp"
 #include "millrace/training/settings.hpp"
+#include "millrace/training/step_times.hpp"
 #include "training/agreement.hpp"
 #include "training/lone_values.hpp"
 #include "training/parts.hpp"
 #include "training/ties.hpp"
 #include "training/trainer_state.hpp"
 #include "training/update.hpp"
-#include "training/watch/step_times.hpp"
 
 namespace millrace {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "millrace/core/error.hpp"
 #include "millrace/training/state.hpp"
+#include "millrace/training/step_times.hpp"
 #include "training/optimizer_shards.hpp"
-#include "training/watch/step_times.hpp"
 
 namespace millrace {
 namespace {

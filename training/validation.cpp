@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "millrace/core/error.hpp"
+#include "millrace/training/step_times.hpp"
 #include "training/agreement.hpp"
 #include "training/trainer_state.hpp"
-#include "training/watch/step_times.hpp"
 
 namespace millrace {
 namespace {

@@ -201,10 +201,24 @@ def test_steps_in_a_row_and_jitter_are_those_of_the_command(command):
 
 def test_notebooks_show_a_program():
     program = millrace.generate("zb-v", 4, 8)
-    assert program._repr_svg_() == program.svg()
+    assert program._repr_svg_() == program.svg() and program.svg() in program._repr_html_()
     assert program.svg(title="mine").count("mine") >= 1
     assert "<html" in program.html(others=[millrace.generate("zb-v", 4, 4)])
     assert program.ascii(columns=40).count("\n") == 4
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-v", "dualpipe-v"])
+@pytest.mark.parametrize("engine", ["torch", "torchtitan", "automodel"])
+def test_csv_for_engines_is_that_of_the_command(command, tmp_path, schedule, engine):
+    file = tmp_path / "plan.csv"
+    refused = command.run("show", schedule, "-p", 2, "-m", 4, "--for", engine, "--csv", file)
+    program = millrace.generate(schedule, 2, 4)
+    if refused.returncode != 0:
+        with pytest.raises(millrace.InvalidArgument) as raised:
+            program.to_pytorch_csv(for_=engine)
+        assert str(raised.value).split(";")[0] in refused.stderr
+    else:
+        assert program.to_pytorch_csv(for_=engine) == file.read_text()
 
 
 def test_actions_are_rows_that_numpy_can_write():

@@ -1,5 +1,5 @@
-"""A training by fit() as a rank of several: `launched_fit.py FOLDER [steps=N] [resume] [stop=WHAT:STEP]`. Prints one
-line of JSON: how far it came, the weights' hash, its validations."""
+"""A training by fit() as a rank of several: `launched_fit.py FOLDER [steps=N] [resume] [stop=WHAT:STEP] [watch=FOLDER]`.
+Prints one line of JSON: how far it came, the weights' hash, its validations."""
 
 import json
 import os
@@ -63,7 +63,13 @@ def train(folder: str, *words: str, schedule: str = SCHEDULE) -> dict:
     if "stop" in options and millrace.launch.place().attempt == 0:
         what, step = options["stop"].split(":")
         stop_at(what, int(step), pipeline)
-    report = pipeline.fit(data(), epochs=4, batch_size=32, steps=int(options["steps"]) if "steps" in options else None,
+    watched = {name: f"{options['watch']}/{file}" for name, file in (
+        ("log", "log.jsonl"), ("metrics", "run.prom"), ("report", "run.html"))} if "watch" in options else {}
+    if "log" in options:
+        watched["log"] = options["log"]
+    if "apart" in options:
+        watched["seed"] = 1 + pipeline.rank
+    report = pipeline.fit(data(), **watched, epochs=4, batch_size=32, steps=int(options["steps"]) if "steps" in options else None,
                           validation=0.1, validate_every=3, keep_best="loss",
                           early_stopping=int(options.get("early_stopping", 0)), min_delta=float(options.get("delta", 0)), save_every=4)
     return {"resumed": str(resumed), "steps": pipeline.mini_batches, "updates": pipeline.global_step,

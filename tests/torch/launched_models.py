@@ -2,8 +2,8 @@
 
 import copy
 
-from test_models import Joins, Many, Net, layers, made, many, pipeline_of, plain_replicas, plain_step, points, same, sgd
-from test_models import summed, words
+from plain_loop import Joins, Many, Net, layers, made, many, pipeline_of, plain_replicas, plain_step, points, same, sgd
+from plain_loop import summed, words
 from torch import nn
 
 

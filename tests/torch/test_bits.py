@@ -92,7 +92,7 @@ def test_processes_have_the_bits_of_a_plain_loop(ranks, tmp_path):
     cases = [(model, schedule, ranks, precision, recompute) for schedule, model, precision, recompute in chosen(
         (ASCENDING, list(CASES), PRECISIONS, RECOMPUTES), lambda schedule, *_: runs(schedule, ranks))]
     if not SOAK:  # every schedule has met every model in one process
-        cases = cases[ranks % 3 :: 3]
+        cases = cases[:: 3 if ranks == 2 else 6]
     found = launched(tmp_path, ranks, cases)
     wrong = [case for case, one in zip(cases, found) if one != expected(case[0], program(case[1], ranks), case[3])]
     assert len(found) == len(cases) and wrong == []

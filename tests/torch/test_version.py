@@ -32,6 +32,6 @@ def test_a_version_that_changes_bits_is_refused_by_name(other_version, monkeypat
 
 
 def test_a_version_without_the_functions_is_refused_by_name(other_version, monkeypatch):
-    monkeypatch.setattr(split_backward, "get_gradient_edge", None)
+    monkeypatch.setattr(split_backward, "_run", None)
     with pytest.raises(millrace.Error, match="torch 2.99.0 cannot split a backward pass"):
         version.require_torch()

@@ -1,5 +1,5 @@
 // Every process sends its clocks and the rows of its rank; the first process merges them.
-#include "training/watch/step_watch.hpp"
+#include "millrace/training/step_watch.hpp"
 
 #include <algorithm>
 #include <fstream>

@@ -5,6 +5,7 @@ Times and memory are in the units of the costs; arrays are numpy's.
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,14 @@ class Rule(IntEnum):
     MEMORY = 9
     ACCUMULATION = 10
     LOSS_WEIGHT = 11
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    """For a notebook."""
+    lines = [columns, *[tuple(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row) for row in rows]]
+    cells = ["".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in line)
+             for kind, line in zip(["th"] + ["td"] * len(rows), lines)]
+    return "<table>" + "".join(f"<tr>{line}</tr>" for line in cells) + "</table>"
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,18 @@ class Report:
     memory: list[np.ndarray] = field(repr=False, compare=False)
     critical_chain: tuple[tuple[int, int], ...] = field(repr=False)
 
+    def _repr_html_(self) -> str:
+        """The timeline and the figures of the ranks, in a notebook."""
+        wide, bars = self.makespan or 1.0, []
+        for rank, actions in enumerate(self.timeline):
+            bars += [f'<rect x="{960 * start / wide:.2f}" y="{20 * rank}" width="{960 * (end - start) / wide:.2f}" height="18" '
+                     f'fill="#2e7d32" stroke="white"/>' for start, end in actions]
+        picture = f'<svg viewBox="0 0 960 {20 * len(self.timeline)}" width="960">{"".join(bars)}</svg>'
+        rows = [(number, rank.busy, self.makespan - rank.busy, rank.peak_activation, rank.peak_bytes)
+                for number, rank in enumerate(self.ranks)]
+        return (f"<div>makespan {self.makespan:.4g}, bubble {self.bubble_makespan_ratio:.2%}<br>{picture}"
+                + _table(("rank", "busy", "idle", "peak activations", "peak bytes"), rows) + "</div>")
+
 
 @dataclass(frozen=True)
 class Iterations:
@@ -234,6 +255,14 @@ class FitReport:
     seconds: float
     validations: tuple[ValidationReport, ...] = ()
     early_stop: str = ""
+
+    def _repr_html_(self) -> str:
+        """Epochs and validations, in a notebook."""
+        epochs = [(one.epoch, one.mean_loss, one.updates, one.samples, one.seconds) for one in self.epochs]
+        scores = [(one.step, one.mean_loss, one.accuracy, "best" if one.is_best else "") for one in self.validations]
+        return (f"<div>{self.samples} samples in {self.seconds:.4g} s {html.escape(self.early_stop)}"
+                + _table(("epoch", "loss", "updates", "samples", "seconds"), epochs)
+                + (_table(("step", "validation loss", "accuracy", ""), scores) if scores else "") + "</div>")
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ void bind_dlpack(py::module_& module);
 void bind_launched(py::module_& module);
 void bind_training(py::module_& module);
 void bind_step_passes(py::module_& module);
+void bind_step_records(py::module_& module);
 void bind_checkpoints(py::module_& module);
 
 /// A dataclass of millrace.results, made from its fields by name.

@@ -17,6 +17,7 @@ PYBIND11_MODULE(_millrace, module) {
   bind_dlpack(module);
   bind_launched(module);
   bind_training(module);
+  bind_step_records(module);
   bind_step_passes(module);
   bind_checkpoints(module);
 }

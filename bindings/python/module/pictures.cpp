@@ -70,6 +70,8 @@ void bind_pictures(ProgramClass& program) {
            "title"_a = py::none(),
            "An SVG picture: a bar per rank, its memory below.")
       .def("_repr_svg_", [](const Program& self) { return svg(self, py::none(), {}); })
+      .def("_repr_html_",
+           [](const Program& self) { return "<div>" + svg(self, py::none(), {}) + "</div>"; })
       .def("html",
            &html,
            "costs"_a = py::none(),

@@ -1,13 +1,18 @@
 // Passes of a program over stages of objects, and what the processes of a job agree on between
 // them. The step around them is Python's: see millrace/torch/pipeline.py.
+#include <algorithm>
 #include <chrono>
+#include <optional>
 #include <pybind11/stl.h>
 #include <utility>
+#include <vector>
 
 #include "millrace/core/error.hpp"
+#include "millrace/scheduler/plan/draw.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/training/ranks.hpp"
+#include "millrace/training/step_watch.hpp"
 #include "millrace/training/trainer.hpp"
 #include "module/arrays.hpp"
 #include "module/bindings.hpp"
@@ -82,13 +87,49 @@ class Passes {
     settings.pass = pass;
     settings.passes = passes;
     NoData data;
-    unlocked([&] { (training ? training_ : evaluation_)->run(data, settings); });
+    unlocked([&] {
+      std::optional<Timed> timed;
+      if (training) timed.emplace(times_.pass);
+      (training ? training_ : evaluation_)->run(data, settings);
+      if (training && watch_) watch_->add_pass();
+    });
+  }
+
+  /// From now on there are records of steps. A collective of the group, which must outlive this.
+  void watch(ProcessGroup& group) {
+    unlocked([&] { watch_.emplace(*training_, group); });
+    restart();
+  }
+
+  /// The next record's time begins; what ran since the last one is forgotten.
+  void restart() {
+    times_ = {.optimizer = std::vector<double>(static_cast<std::size_t>(shape_.ranks))};
+    if (!watch_) return;
+    watch_->begin_step();
+    watch_->restart();
+  }
+
+  /// A collective; the first process gets the record. Until a step's end its ranks are in the norm
+  /// or the update when they are in no pass. `validation` is in no step.
+  std::optional<StepRecord> record(
+      std::int64_t step, const StepReport& report, double data, double save, double validation) {
+    require(watch_.has_value(), "record() needs watch()");
+    times_.update = std::max(0.0, report.seconds - times_.pass);
+    times_.data = data;
+    times_.save = save;
+    times_.validation = validation;
+    times_.optimizer.assign(times_.optimizer.size(), times_.update);
+    return unlocked([&] { return watch_->record(report, step, times_); });
   }
 
   [[nodiscard]] std::vector<std::string> warnings() const {
     return plan_warnings(training_->program(), hosted_);
   }
   [[nodiscard]] py::list timeline() const { return to_arrays(training_->timeline()); }
+  [[nodiscard]] std::string svg(const std::string& title) const {
+    const Program& program = training_->program();
+    return draw_svg(program, training_->timeline(), Cost::unit(program.shape), title);
+  }
   [[nodiscard]] SharedProgram program() const {
     return std::make_shared<Program>(training_->program());
   }
@@ -107,7 +148,33 @@ class Passes {
   Bodies bodies_;
   std::vector<HostedStage> hosted_;
   std::unique_ptr<Executor> training_, evaluation_;
+  StepTimes times_;
+  std::optional<StepWatch> watch_;
 };
+
+/// Of millrace.results.StepReport, and what it does not have.
+StepReport step_report(const py::object& given,
+                       std::int64_t epoch,
+                       std::int64_t batch,
+                       double scale) {
+  StepReport report;
+  report.epoch = epoch;
+  report.batch = batch;
+  report.loss_scale = scale;
+  const auto take = [&](auto& value, const char* name) {
+    value = given.attr(name).cast<std::decay_t<decltype(value)>>();
+  };
+  take(report.global_step, "global_step");
+  take(report.samples, "samples");
+  take(report.loss.sum, "loss_sum");
+  take(report.loss.weight, "loss_weight");
+  take(report.gradient_norm, "gradient_norm");
+  take(report.clip_factor, "clip_factor");
+  take(report.learning_rate, "learning_rate");
+  take(report.skipped, "skipped");
+  take(report.seconds, "seconds");
+  return report;
+}
 
 /// millrace.Group: collectives of a job's processes, or of some of them.
 class Group {
@@ -121,6 +188,7 @@ class Group {
     group_ = ranks.empty() ? ProcessGroup(endpoint) : ProcessGroup(endpoint, processes, number);
   }
 
+  [[nodiscard]] ProcessGroup& processes() { return group_; }
   [[nodiscard]] int size() const { return group_.size(); }
   [[nodiscard]] int rank() const { return group_.rank(); }
 
@@ -213,6 +281,37 @@ void bind_step_passes(py::module_& module) {
            "count"_a = 1,
            "deadline"_a = 600.0,
            "One pass: every action of this process, once.")
+      .def(
+          "watch",
+          [](Passes& self, Group& group) { self.watch(group.processes()); },
+          "group"_a,
+          py::keep_alive<1, 2>(),
+          "Makes records of steps from now on. All processes call it.")
+      .def("restart", &Passes::restart, "The next record's time begins.")
+      .def(
+          "record",
+          [](Passes& self,
+             std::int64_t step,
+             const py::object& report,
+             std::int64_t epoch,
+             std::int64_t batch,
+             double loss_scale,
+             double data,
+             double save,
+             double validation) {
+            return self.record(
+                step, step_report(report, epoch, batch, loss_scale), data, save, validation);
+          },
+          "step"_a,
+          "report"_a,
+          "epoch"_a,
+          "batch"_a,
+          "loss_scale"_a,
+          "data"_a,
+          "save"_a,
+          "validation"_a,
+          "The record of the last step, in the first process. All processes call it.")
+      .def("svg", &Passes::svg, "title"_a, "The last pass as a picture.")
       .def("warnings", &Passes::warnings)
       .def_property_readonly("timeline", &Passes::timeline)
       .def_property_readonly("program", &Passes::program);

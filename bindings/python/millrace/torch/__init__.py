@@ -24,9 +24,9 @@ _launch.compared["torch"] = _torch.__version__
 _launch.compared["torch cpu"] = _torch.backends.cpu.get_cpu_capability()
 _launch.action_timeout = 60.0  # a module may compile at its first pass
 
+from .draws import seed
 from .pipeline import Pipeline
 from .profile import profile
-from .stage import seed
 
 __all__ = ["Pipeline", "from_transformers", "profile", "seed"]
 

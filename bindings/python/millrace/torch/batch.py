@@ -6,7 +6,7 @@ import zlib
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from ..errors import InvalidArgument
 from .export import arguments_of
@@ -35,6 +35,12 @@ class MiniBatch:
         self.outputs: dict[int, Any] = {}
         self._given = inputs, targets
 
+    def require_weight(self, found: float) -> None:
+        """Raises InvalidArgument unless the losses weigh what gradients were divided by."""
+        if abs(found - self.weight) > 1e-9 * self.weight:
+            raise InvalidArgument(f"the losses of this step weigh {found:g}, its gradient was divided by "
+                                  f"{self.weight:g}: give loss_weight, or step(weight=...)")
+
     def digest(self) -> int:
         """Of the bytes that lie on the host: ranks compare it."""
         digest = 1
@@ -58,3 +64,14 @@ def _cut(tree: Any, samples: int, sizes: list[int]) -> list[Any]:
         else:
             columns.append(list(leaf.detach().split(sizes)))
     return [tree_unflatten([column[at] for column in columns], shape) for at in range(len(sizes))]
+
+
+def joined(outputs: list[Any]) -> Any:
+    """Outputs of micro-batches, one after another."""
+    leaves = [tree_map_only(torch.Tensor, lambda one: one.detach(), one) for one in outputs]
+    first = leaves[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(leaves)
+    if isinstance(first, dict):
+        return {key: joined([leaf[key] for leaf in leaves]) for key in first}
+    return type(first)(joined([leaf[at] for leaf in leaves]) for at in range(len(first)))

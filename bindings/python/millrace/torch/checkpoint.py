@@ -54,9 +54,8 @@ class Checkpoints:
             if holder:
                 raise Error(holder)
             self._folder.prepare()
-        self._of.barrier()
-        self._folder.probe(self._of.rank, sum(
-            tensor.nbytes for tensor in self._of.saved_tensors().values()))
+        self._of.gather("")
+        self._folder.probe(self._of.rank, self._of.saved.bytes())
 
     def save(self, record: ValidationRecord, position: tuple[int, int]) -> str:
         """Writes the state between two steps; the folder, durable and complete."""
@@ -109,11 +108,11 @@ class Checkpoints:
     def _shards(self) -> dict[str, dict[str, torch.Tensor]]:
         """Files by name: weights and buffers of each stage, and what the optimizer keeps of them."""
         files: dict[str, dict[str, torch.Tensor]] = {}
-        for (replica, number), stage in self._of.stages_here():
+        for (replica, number), stage in self._of.saved.stages():
             if replica > 0 or self._of.copy > 0:
                 continue
-            files[f"stage-{number}.safetensors"] = self._of.own_state(stage)
-            kept = self._of.optimizer_tensors(stage)
+            files[f"stage-{number}.safetensors"] = self._of.saved.of_stage(stage)
+            kept = self._of.saved.optimizer_tensors(stage)
             if kept:
                 files[f"stage-{number}.optimizer.safetensors"] = kept
         return {file: tensors for file, tensors in files.items() if tensors}
@@ -122,7 +121,7 @@ class Checkpoints:
         """What the optimizer and its scheduler keep that is no tensor of a parameter."""
         if self._of.optimizer is None:
             return None
-        names = self._of.parameter_names()
+        names = self._of.saved.parameter_names()
         groups = [{**{key: value for key, value in group.items() if key != "params" and _is_plain(value)},
                    "params": [names.get(id(one), "") for one in group["params"]]}
                   for group in self._of.optimizer.param_groups]
@@ -138,7 +137,7 @@ class Checkpoints:
         manifest.validation = record
         manifest.settings = {
             "format": _FORMAT, "optimizer_state": next((one for one in groups if one != "null"), "null"),
-            "loss_scale": json.dumps(self._of.loss_scale_state()), "micro_batches": str(self._of.micro_batches_of_step())}
+            "loss_scale": json.dumps(self._of.saved.loss_scale()), "micro_batches": str(self._of.micro_batches_of_step())}
         manifest.shards = [(file, size, digest, [tuple(one) for one in tensors]) for file, size, digest, tensors in shards]
         folder = self._folder.commit(step, manifest.text(), self._of.program, self._of.world, {})
         self._folder.retire(self._keep, self.loaded, True)
@@ -189,7 +188,7 @@ def load(pipeline: Pipeline, folder: str, manifest: Manifest) -> ValidationRecor
 
     if manifest.settings.get("format") != _FORMAT:
         raise Mismatch(f"{folder}: was not saved by millrace.torch; load its weights by millrace.torch's load_state_dict")
-    for _, stage in pipeline.stages_here():
+    for _, stage in pipeline.saved.stages():
         with torch.no_grad():
             for name, own in stage.module_state().items():
                 if not isinstance(own, torch.Tensor):
@@ -203,9 +202,11 @@ def load(pipeline: Pipeline, folder: str, manifest: Manifest) -> ValidationRecor
     for (name, part) in where:
         parts.setdefault(name, []).append(part)
     state = json.loads(manifest.settings["optimizer_state"])
-    pipeline.restore_optimizer(state, lambda name: {
+    pipeline.saved.restore_optimizer(state, lambda name: {
         part: tensor(name, part) for part in parts.get(name, []) if part != "value"})
-    pipeline.restore_counters(manifest.counters, json.loads(manifest.settings["loss_scale"]))
+    pipeline.saved.restore_loss_scale(json.loads(manifest.settings["loss_scale"]))
+    pipeline.global_step, pipeline.mini_batches, *position = manifest.counters
+    pipeline.position = tuple(position)
     return manifest.validation
 
 

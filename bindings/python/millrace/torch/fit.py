@@ -14,6 +14,7 @@ from .._millrace import ValidationRecord, ValidationRules
 from ..errors import InvalidArgument
 from ..results import EpochReport, FitReport, Score, StepReport, ValidationReport
 from .loss import rows, rows_of
+from .records import RunFiles
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline
@@ -28,6 +29,24 @@ def rules(every: int | str, keep_best: str | None, early_stopping: int, min_delt
         raise InvalidArgument(f"validate_every {every!r}: must be steps, as 500, or epochs, as '2ep'")
     count = int(match[1])
     return ValidationRules(None if match[2] else count, count if match[2] else 1, keep_best, early_stopping, min_delta)
+
+
+def require(saves: bool, validates: bool, keep_best: str | None, early_stopping: int, save_every: int | None) -> None:
+    """Raises InvalidArgument for an option without what it needs."""
+    for name, given, needs, there in (
+            ("keep_best", keep_best, "validation", validates), ("early_stopping", early_stopping, "validation", validates),
+            ("keep_best", keep_best, "save_folder", saves), ("save_every", save_every, "save_folder", saves)):
+        if given and not there:
+            raise InvalidArgument(f"{name} {given}: needs {needs}")
+
+
+def bar(epochs: int, steps: int | None, batches: int | None) -> Any:
+    """Of progress, where tqdm is installed."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return tqdm(total=steps if steps is not None else None if batches is None else epochs * batches, unit="step")
 
 
 class Data:
@@ -103,13 +122,14 @@ class Fit:
         self.record: ValidationRecord = before if (before.metric, before.data) == (fresh.metric, fresh.data) else fresh
 
     def run(self, on_step: Listener, on_epoch: Listener, on_validation: Listener, save_every: Optional[int],
-            progress: Any) -> FitReport:
+            progress: Any, files: RunFiles) -> FitReport:
         began, first = time.perf_counter(), self._of.mini_batches
         samples, is_best = 0, False
         while not self._done(first):
             epoch, skip = self._of.position
             sums = _EpochSums(epoch)
-            for (inputs, targets), is_last in _with_last(self._data.epoch(epoch, skip)):
+            for (inputs, targets), is_last in _with_last(files.fetched(self._data.epoch(epoch, skip))):
+                batch = self._of.position[1]
                 report = self._of.step(inputs, targets)
                 sums.add(report)
                 self._of.position = (epoch + 1, 0) if is_last else (epoch, self._of.position[1] + 1)
@@ -117,14 +137,17 @@ class Fit:
                 if progress is not None:
                     progress.set_postfix(epoch=epoch + 1, loss=f"{report.mean_loss:.4f}", refresh=False)
                     progress.update()
-                is_best = self._validate(epoch, on_validation) or is_best
+                with files.waits("validation"):
+                    is_best = self._validate(epoch, on_validation) or is_best
+                files.add(report, epoch, batch, self._validations)
                 is_done = self._done(first)
                 if is_last or is_done:
                     self._epochs_done.append(sums.report())
                     samples += sums.samples
                     _tell(on_epoch, self._epochs_done[-1])
                 if self._of.checkpoints is not None and (is_best or _is_due(save_every, self._of.mini_batches)):
-                    self._of.save()
+                    with files.waits("save"):
+                        self._of.save()
                     is_best = False
                 if is_done:
                     break

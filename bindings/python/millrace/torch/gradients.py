@@ -34,15 +34,15 @@ class LossScale:
     """A loss scale for f16: halves after an overflow, doubles after 2000 steps without."""
 
     def __init__(self, value: float | None) -> None:
-        self.value, self._good = (65536.0 if value is None else float(value)), 0
+        self.value, self.good = (65536.0 if value is None else float(value)), 0
 
     def accept(self, is_finite: bool) -> bool:
         """Whether the step updates the model."""
-        self._good = self._good + 1 if is_finite else 0
+        self.good = self.good + 1 if is_finite else 0
         if not is_finite:
             self.value /= 2
-        elif self._good == 2000:
-            self.value, self._good = self.value * 2, 0
+        elif self.good == 2000:
+            self.value, self.good = self.value * 2, 0
         return is_finite
 
 
@@ -213,15 +213,16 @@ def host_values(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _of_all(rows: dict[int, Any], norms: dict[str, Any], digest: int, group: Group) -> tuple[dict[int, Any], dict[str, Any]]:
     head = "\n".join([str(digest), " ".join(map(str, rows)), *norms])
     heads = group.gather(head, Label.Loss)
+    for rank, text in enumerate(heads):
+        if text.split("\n")[0] != heads[0].split("\n")[0]:
+            raise Mismatch(f"ranks 0 and {rank} were given different mini-batches; a generator that is seeded alike makes "
+                           "them equal")
     tensors = [torch.tensor(rows[unit], dtype=torch.float64) for unit in rows] + list(norms.values())
     arrived = group.all_gather(wire.pack(tensors), Label.GradientNorm)
     all_rows: dict[int, Any] = {}
     all_norms: dict[str, Any] = {}
-    for rank, (text, arrays) in enumerate(zip(heads, arrived)):
-        theirs, units, *names = text.split("\n")
-        if theirs != heads[0].split("\n")[0]:
-            raise Mismatch(f"ranks 0 and {rank} were given different mini-batches; a generator that is seeded alike makes "
-                           "them equal")
+    for text, arrays in zip(heads, arrived):
+        _, units, *names = text.split("\n")
         values = wire.unpack(arrays)
         numbers = [int(one) for one in units.split()]
         for at, unit in enumerate(numbers):

@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy, pad
 from ..errors import InvalidArgument
 from .loss import LossRule, UnitLoss
 from .partition import Split, boundaries
-from .pipeline import OptimizerOf, Pipeline
+from .optimizers import OptimizerOf
+from .pipeline import Pipeline
 
 _CAUSAL = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel")
 _SUPPORTED = (*_CAUSAL, "BertForMaskedLM")

@@ -94,7 +94,7 @@ class LossRule:
             return
         finally:
             torch.set_rng_state(state)
-        total, weight = float(loss.sum), float(loss.weight)
+        total, weight = float(loss.sum.detach()), float(loss.weight)
         least, most = sorted(half for half, _ in halves)
         slack = 1e-3 * max(abs(least), abs(most))
         adds_up = abs(halves[0][1] + halves[1][1] - weight) <= 1e-6 * abs(weight)

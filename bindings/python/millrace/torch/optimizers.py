@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
+from torch import nn
 
 from .. import training
 from ..errors import InvalidArgument
 
+Named = list[tuple[str, nn.Parameter]]
+OptimizerOf = Union[torch.optim.Optimizer, Callable[[Named], torch.optim.Optimizer]]
 _TORCH_NAMES = {"sgd": "SGD", "momentum": "SGD", "adam": "Adam", "adamw": "AdamW"}
+
+
+def made_optimizer(given: OptimizerOf, named: Named, must_be_callable: bool) -> Optional[torch.optim.Optimizer]:
+    """`given`, or what it makes of the trained parameters; none without any."""
+    if must_be_callable and not callable(given):
+        raise InvalidArgument("a callable makes the stages, so optimizer must be a callable of their named parameters: "
+                              "optimizer=lambda named: torch.optim.AdamW(named, 3e-3)")
+    if callable(given) and not isinstance(given, torch.optim.Optimizer):
+        given = given(named) if named else None
+        if given is None:
+            return None
+    require_optimizer(given)
+    known = {id(parameter) for group in given.param_groups for parameter in group["params"]}
+    missing = next((name for name, parameter in named if id(parameter) not in known), None)
+    if missing is not None:
+        raise InvalidArgument(f"optimizer: '{missing}' is trained and not among its parameters; make it after the "
+                              "model, or set requires_grad_(False)")
+    return given
 
 
 def require_optimizer(given: Any) -> None:

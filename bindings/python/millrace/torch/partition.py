@@ -61,6 +61,11 @@ class Stage:
                 if isinstance(tensor, torch.Tensor):
                     tensor.copy_(state[name])
 
+    @property
+    def call(self) -> Any:
+        """What runs it. Nobody can hang a hook on a chain."""
+        return self.module.forward if isinstance(self.module, _Chain) else self.module
+
     def require_same_tensors(self) -> None:
         """Raises InvalidArgument when the module was moved, cast or given other tensors."""
         for owner, kind, key, tensor, dtype, device in self._owned:
@@ -82,9 +87,9 @@ class _Chain(nn.Sequential):
     """Modules one after another; the first may take any arguments."""
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        first, *others = self
-        value = first(*given, **named)
-        for one in others:
+        modules = iter(self._modules.values())
+        value = next(modules)(*given, **named)
+        for one in modules:
             value = one(value)
         return value
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Optional, Union
+from typing import Any
 
 import torch
-from torch import nn
-from torch.utils._pytree import tree_map_only
 
-from .._millrace import Group, Label, Passes, Program, ValidationRecord, generate
+from .._millrace import Group, Label, Passes, Program, ValidationRecord
 from ..errors import InvalidArgument, Mismatch
-from ..keywords import refuse_unknown
 from ..results import FitReport, Score, StepReport
-from . import elastic, gradients, wire
-from .batch import MiniBatch
+from . import draws, elastic, gradients, options, wire
+from .batch import MiniBatch, joined
 from .loss import LossRule, loss_rule
-from .optimizers import made_scheduler, require_optimizer
+from .optimizers import OptimizerOf, made_optimizer, made_scheduler
 from .partition import Model, Partition, Split
-from .stage import ModuleStage, StepInput, generator_state, require_dense
+from .saved_state import SavedState, gathered
+from .stage import ModuleStage, StepInput, require_dense
 from .version import require_torch
-
-OptimizerOf = Union[torch.optim.Optimizer, Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer]]
-_PRECISIONS = {"f32": None, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 class Pipeline:
@@ -87,8 +81,9 @@ class Pipeline:
         **unknown: Any,
     ) -> None:
         require_torch()
-        _refuse(unknown)
-        self.model, self.program = model, _program(schedule, ranks, micro_batches, chunks)
+        options.refuse(unknown, Pipeline)
+        casts_to = options.dtype_of(precision)
+        self.model, self.program = model, options.program_of(schedule, ranks, micro_batches, chunks)
         self.clip_norm, self.seed = clip_norm, seed
         self.accumulate, self.global_step, self.frozen = accumulate, 0, []
         self._here, self._deadline = elastic.place(), deadline
@@ -97,8 +92,6 @@ class Pipeline:
         if self._here.world > 1 and data_parallel not in (1, self._copies):
             raise InvalidArgument(f"data_parallel {data_parallel}: {self._here.world} processes are {self._copies} replicas "
                                   f"of {shape.ranks} ranks")
-        if precision not in _PRECISIONS:
-            raise InvalidArgument(f"precision '{precision}': must be {', '.join(_PRECISIONS)}")
         self._loss: LossRule = loss_rule(loss, loss_weight)
         self._scale = gradients.LossScale(loss_scale) if precision == "f16" or loss_scale else None
         self._partition = Partition(model, split, shape, tie, example)
@@ -108,8 +101,8 @@ class Pipeline:
         def made(replica: int, number: int) -> ModuleStage:
             stage = self._partition.stage(replica, number)
             self._stages[replica, number] = ModuleStage(
-                stage.module, [stage.module], number, is_last=number == shape.stages - 1, chained=stage.chained,
-                loss=self._loss, precision=_PRECISIONS[precision], threads=threads_per_rank, takes_turns=takes_turns,
+                stage.call, [stage.module], number, is_last=number == shape.stages - 1, chained=stage.chained,
+                loss=self._loss, precision=casts_to, threads=threads_per_rank, takes_turns=takes_turns,
                 name=f"stage {number}")
             return self._stages[replica, number]
 
@@ -117,7 +110,7 @@ class Pipeline:
         self._partition.count_replicas()
         self._group = Group(self._here)
         self._sums = gradients.Sums(self._partition, self._here, shape, self._copies)
-        self.optimizer = self._made_optimizer(optimizer)
+        self.optimizer = made_optimizer(optimizer, self._sums.trained(), self._partition.is_made_by_callable)
         self.lr_scheduler = made_scheduler(lr_scheduler, self.optimizer)
         self._evaluations = 0
         self.mini_batches = 0  # run, skipped ones included
@@ -125,6 +118,7 @@ class Pipeline:
         self.validation = ValidationRecord()
         self._resumed = False
         self._agree()
+        self.saved = SavedState(self._partition, self._sums, self.optimizer, self.lr_scheduler, self._scale)
         self.checkpoints = None
         if save_folder is not None:
             from .checkpoint import Checkpoints  # needs the package safetensors
@@ -137,7 +131,7 @@ class Pipeline:
         """One update by a mini-batch: tensors with a row per sample, tuples of them, or a dict of keyword
         arguments. `weight`: what all losses weigh, unless `loss` knows."""
         began = time.perf_counter()
-        batch = MiniBatch(inputs, targets, self._micro_batches(), self._loss, weight)
+        batch = MiniBatch(inputs, targets, self.micro_batches_of_step(), self._loss, weight)
         self._partition.require_inputs(batch.inputs, batch.samples)
         number, self.mini_batches = self.mini_batches, self.mini_batches + 1
         with self._running(batch, number, training=True):
@@ -161,13 +155,13 @@ class Pipeline:
         outputs, _ = self._evaluated(inputs, None, predicts=True)
         if not outputs:
             return None
-        return _joined([outputs[unit] for unit in sorted(outputs)])
+        return joined([outputs[unit] for unit in sorted(outputs)])
 
     def state_dict(self, gather: bool = True) -> dict[str, Any]:
         """The model's own state_dict(). `gather`: of all ranks, the same on each; all must call it."""
         own = {name: tensor for stage in self._hosted() for name, tensor in stage.module_state().items()}
         if gather and self._here.world > 1:
-            own = self._gathered(own)
+            own = gathered(own, self._group)
         return self._partition.whole_state(own)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -188,6 +182,10 @@ class Pipeline:
         """Start and end of every action of the last step in seconds, an array per rank."""
         return self._passes.timeline
 
+    def _repr_html_(self) -> str:
+        """The last step's actions, in a notebook."""
+        return f"<div>{self._passes.svg(self.program.name + ', measured')}</div>"
+
     def fit(
         self,
         data: Any,
@@ -206,6 +204,9 @@ class Pipeline:
         on_epoch: Callable[[Any], object] | None = None,
         on_validation: Callable[[Any], object] | None = None,
         progress: bool = False,
+        log: Any = None,
+        metrics: Any = None,
+        report: Any = None,
     ) -> FitReport:
         """Trains for `epochs`, or `steps` mini-batches. After resume() it continues where the checkpoint was
         saved.
@@ -217,17 +218,13 @@ class Pipeline:
         - `keep_best`: "loss" or "accuracy": keeps the best checkpoint beside the newest.
         - `early_stopping`: ends after so many validations without an improvement of `min_delta`.
         - `save_every`: steps between checkpoints; the last state is saved too, where there is a save_folder.
-        - `progress`: a bar, by the package tqdm."""
-        from . import fit
+        - `progress`: a bar, by the package tqdm.
+        - `log`, `metrics`, `report`: files that rank 0 writes, as `millrace train` does: a record of every step
+          (FILE.jsonl or FILE.csv; continued after resume()), metrics for Prometheus, the run as a page."""
+        from . import fit, records
 
         validates = fit.rules(validate_every, keep_best, early_stopping, min_delta)
-        for name, given, needs, there in (
-                ("keep_best", keep_best, "validation", validation is not None),
-                ("early_stopping", early_stopping, "validation", validation is not None),
-                ("keep_best", keep_best, "save_folder", self.checkpoints is not None),
-                ("save_every", save_every, "save_folder", self.checkpoints is not None)):
-            if given and not there:
-                raise InvalidArgument(f"{name} {given}: needs {needs}")
+        fit.require(self.checkpoints is not None, validation is not None, keep_best, early_stopping, save_every)
         training = fit.Data(data, batch_size, seed)
         if isinstance(validation, float):
             training, validation = training.split(validation)
@@ -235,9 +232,10 @@ class Pipeline:
             self.position, self.validation = (0, 0), ValidationRecord()
         self._resumed = False
         loop = fit.Fit(self, training, epochs, steps, validation, validates, batch_size)
-        bar = _bar(epochs, steps, training.batches()) if progress and self.rank == 0 else None
+        bar = fit.bar(epochs, steps, training.batches()) if progress and self.rank == 0 else None
         with self.checkpoints.held() if self.checkpoints is not None else nullcontext():
-            return loop.run(on_step, on_epoch, on_validation, save_every, bar)
+            with records.RunFiles(self, self._passes, self._group, (log, metrics, report), validation is not None) as files:
+                return loop.run(on_step, on_epoch, on_validation, save_every, bar, files)
 
     def save(self) -> str:
         """Saves a checkpoint into `save_folder`; its folder. All ranks call it."""
@@ -263,7 +261,7 @@ class Pipeline:
 
     # A step.
 
-    def _micro_batches(self) -> int:
+    def micro_batches_of_step(self) -> int:
         return self.program.shape.micro_batches * self.accumulate * self._copies
 
     def _copies_here(self) -> Sequence[int]:
@@ -279,7 +277,7 @@ class Pipeline:
         first = (copy * self.accumulate + index) * count
         run = StepInput(
             step=number, seed=self.seed, first_unit=first, weight=batch.weight, training=training,
-            loss_scale=self._scale.value if self._scale is not None and training else 1.0,
+            loss_scale=self.loss_scale if training else 1.0,
             inputs=batch.inputs[first : first + count], targets=batch.targets[first : first + count],
             weights=batch.weights[first : first + count], first_row=batch.first_rows[first : first + count],
             losses=batch.losses, outputs=batch.outputs)
@@ -296,7 +294,7 @@ class Pipeline:
             norms = self._sums.norms()
             read = self._read(batch.losses, norms, batch.digest() if self._here.world > 1 else 0)
             total = self._sums.total(read)
-        self._require_weight(batch, read)
+        batch.require_weight(read.weight)
         skipped = read.weight == 0 or (self._scale is not None and not self._scale.accept(bool(torch.isfinite(total))))
         factor = 1.0
         rate = float(self.optimizer.param_groups[0]["lr"]) if self.optimizer is not None else 0.0
@@ -317,11 +315,6 @@ class Pipeline:
         """What the host learns of a step, of all ranks; everything on a device is read here, at once."""
         return gradients.read(losses, norms, digest, self._group if self._here.world > 1 else None)
 
-    def _require_weight(self, batch: MiniBatch, read: Any) -> None:
-        if abs(read.weight - batch.weight) > 1e-9 * batch.weight:
-            raise InvalidArgument(f"the losses of this step weigh {read.weight:g}, its gradient was divided by "
-                                  f"{batch.weight:g}: give loss_weight, or step(weight=...)")
-
     @contextmanager
     def _working(self, what: str, number: int) -> Iterator[None]:
         self._group.working(what, number)
@@ -335,28 +328,21 @@ class Pipeline:
         """Puts back what passes change of PyTorch's state; after an error there are no gradients."""
         for stage in self._hosted():
             stage.require_same_tensors()
-        state, threads = torch.get_rng_state(), torch.get_num_threads()
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
-        before = generator_state()
         draws_none = all(stage.draws is False for stage in self._stages.values())
         self._group.begin_step(number, training)
-        try:
-            yield
-            if training and draws_none and generator_state() != before:
-                raise InvalidArgument("a stage drew random numbers for the first time after the first step; its masks would "
-                                      "depend on the schedule: draw in every step, or from a generator of your own")
-        except BaseException as failure:
-            if training:
-                self._sums.zero()
-            if self._here.world > 1:
-                self._group.cancel(f"{type(failure).__name__}: {failure}".splitlines()[0])
-            raise
-        finally:
-            torch.set_rng_state(state)
-            if cuda is not None:
-                torch.cuda.set_rng_state_all(cuda)
-            if torch.get_num_threads() != threads:
-                torch.set_num_threads(threads)
+        with draws.kept():
+            try:
+                before = draws.GeneratorState()
+                yield
+                if training and draws_none and draws.GeneratorState() != before:
+                    raise InvalidArgument("a stage drew random numbers for the first time after the first step; its masks "
+                                          "would depend on the schedule: draw in every step, or from a generator of your own")
+            except BaseException as failure:
+                if training:
+                    self._sums.zero()
+                if self._here.world > 1:
+                    self._group.cancel(f"{type(failure).__name__}: {failure}".splitlines()[0])
+                raise
 
     def _evaluated(self, inputs: Any, targets: Any, predicts: bool = False) -> tuple[Any, MiniBatch]:
         count = self.program.shape.micro_batches
@@ -375,7 +361,7 @@ class Pipeline:
                 module.training = mode
         return (batch.outputs if predicts else batch.losses), batch
 
-    # What a checkpoint holds.
+    # What its checkpoints and fit() ask.
 
     @property
     def rank(self) -> int:
@@ -390,86 +376,17 @@ class Pipeline:
         """Which data-parallel replica this process is of."""
         return self._here.rank // self.program.shape.ranks if self._here.world > 1 else 0
 
+    @property
+    def loss_scale(self) -> float:
+        return self._scale.value if self._scale is not None else 1.0
+
     def gather(self, text: str) -> list[str]:
-        """The texts of all ranks."""
+        """Of all ranks."""
         if self._here.world == 1:
             return [text]
         return self._group.gather(text, Label.Checkpoint)
 
-    def barrier(self) -> None:
-        self.gather("")
-
-    def stages_here(self) -> list[tuple[tuple[int, int], Any]]:
-        return sorted(self._partition.hosted().items())
-
-    def own_state(self, stage: Any) -> dict[str, torch.Tensor]:
-        """Weights and buffers of a stage by global name; a shared weight is its first stage's."""
-        shared = self._partition.shared
-        place = stage.number
-        return {name: tensor for name, tensor in stage.module_state().items() if isinstance(tensor, torch.Tensor)
-                and (name not in shared or min(shared[name])[1] == place or name in stage.buffers)}
-
-    def saved_tensors(self) -> dict[str, torch.Tensor]:
-        return {name: tensor for _, stage in self.stages_here() for name, tensor in self.own_state(stage).items()}
-
-    def micro_batches_of_step(self) -> int:
-        return self._micro_batches()
-
-    def parameter_names(self) -> dict[int, str]:
-        return {id(parameter): name for name, parameter in self._sums.named()}
-
-    def optimizer_tensors(self, stage: Any) -> dict[str, torch.Tensor]:
-        """What the optimizer keeps of a stage's parameters, as "name/part"."""
-        if self.optimizer is None:
-            return {}
-        own = self.own_state(stage)
-        return {f"{name}/{part}": value for name, parameter in self._sums.named() if name in own
-                for part, value in self.optimizer.state.get(parameter, {}).items() if isinstance(value, torch.Tensor)}
-
-    def loss_scale_state(self) -> list[float]:
-        return [] if self._scale is None else [self._scale.value, self._scale._good]
-
-    def restore_optimizer(self, state: Any, parts_of: Callable[[str], dict[str, torch.Tensor]]) -> None:
-        """Of a checkpoint: tensors by parameter name, settings of groups in their order."""
-        if self.optimizer is None or state is None:
-            return
-        groups = self.optimizer.param_groups
-        if len(groups) != len(state["groups"]):
-            raise Mismatch(f"the checkpoint's optimizer has {len(state['groups'])} parameter groups, this one {len(groups)}")
-        for group, saved in zip(groups, state["groups"]):
-            group.update({key: value for key, value in saved.items() if key != "params" and key in group})
-        for name, parameter in self._sums.named():
-            parts = parts_of(name)
-            if parts:
-                self.optimizer.state[parameter] = {
-                    part: value.to(parameter.device) if value.shape == parameter.shape else value for part, value in parts.items()}
-        if self.lr_scheduler is not None and state["scheduler"] is not None:
-            self.lr_scheduler.load_state_dict(state["scheduler"])
-
-    def restore_counters(self, counters: Sequence[int], scale: Sequence[float]) -> None:
-        self.global_step, self.mini_batches = counters[0], counters[1]
-        self.position = counters[2], counters[3]
-        if self._scale is not None and scale:
-            self._scale.value, self._scale._good = scale[0], int(scale[1])
-
     # What ranks share.
-
-    def _made_optimizer(self, given: OptimizerOf) -> Optional[torch.optim.Optimizer]:
-        named = self._sums.trained()
-        if self._partition.is_made_by_callable and not callable(given):
-            raise InvalidArgument("a callable makes the stages, so optimizer must be a callable of their named parameters: "
-                                  "optimizer=lambda named: torch.optim.AdamW(named, 3e-3)")
-        if callable(given) and not isinstance(given, torch.optim.Optimizer):
-            given = given(named) if named else None
-            if given is None:
-                return None
-        require_optimizer(given)
-        known = {id(parameter) for group in given.param_groups for parameter in group["params"]}
-        missing = next((name for name, parameter in named if id(parameter) not in known), None)
-        if missing is not None:
-            raise InvalidArgument(f"optimizer: '{missing}' is trained and not among its parameters; make it after the "
-                                  "model, or set requires_grad_(False)")
-        return given
 
     def _agree(self) -> None:
         """Raises Mismatch unless all ranks have the same plan and settings."""
@@ -479,58 +396,3 @@ class Pipeline:
         for rank, theirs in enumerate(self._group.gather(mine, Label.Settings)):
             if theirs != mine:
                 raise Mismatch(f"rank {rank} has another plan or setting than rank {self._here.rank}: {theirs} and {mine}")
-
-    def _gathered(self, own: dict[str, Any]) -> dict[str, Any]:
-        """The tensors of all ranks by name."""
-        names, tensors = list(own), [own[name] for name in own]
-        kept = [name for name, tensor in own.items() if isinstance(tensor, torch.Tensor)]
-        tensors = [own[name] for name in kept]
-        arrays = wire.pack(tensors)
-        everyone = self._group.all_gather(arrays, Label.Checkpoint)
-        lists = [name for text in self._group.gather("\n".join(kept), Label.Checkpoint) for name in [text.split("\n")]]
-        del names
-        return {name: tensor for listed, arrived in zip(lists, everyone)
-                for name, tensor in zip(listed, wire.unpack(arrived)) if name}
-
-
-def _refuse(unknown: dict[str, Any]) -> None:
-    """Raises InvalidArgument for an option that a Pipeline does not have, with the nearest that it has."""
-    names = [name for name in inspect.signature(Pipeline.__init__).parameters if name not in ("self", "unknown")]
-    for name in unknown:
-        if name in ("lr", "betas", "eps", "momentum", "weight_decay"):
-            raise InvalidArgument(f"Pipeline has no argument '{name}': the optimizer has it, "
-                                  f"optimizer=torch.optim.AdamW(model.parameters(), lr=3e-3)")
-        refuse_unknown("Pipeline", name, names)
-
-
-def _bar(epochs: int, steps: int | None, batches: int | None) -> Any:
-    """A progress bar, where tqdm is installed."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        return None
-    return tqdm(total=steps if steps is not None else None if batches is None else epochs * batches, unit="step")
-
-
-def _program(schedule: str | Program, ranks: int | None, micro_batches: int | None, chunks: int | None) -> Program:
-    if isinstance(schedule, str):
-        schedule = generate(schedule, 4 if ranks is None else ranks, 8 if micro_batches is None else micro_batches,
-                            chunks=chunks)
-    for name, given in (("ranks", ranks), ("micro_batches", micro_batches), ("chunks", chunks)):
-        if given not in (None, getattr(schedule.shape, name)):
-            raise InvalidArgument(f"{name} {given}: the program has {getattr(schedule.shape, name)}")
-    if schedule.shape.slices > 1:
-        raise InvalidArgument(f"the schedule has {schedule.shape.slices} slices per micro-batch: modules of PyTorch take "
-                              "whole sequences; use a schedule without slices")
-    return schedule
-
-
-def _joined(outputs: list[Any]) -> Any:
-    """Micro-batches one after another."""
-    leaves = [tree_map_only(torch.Tensor, lambda one: one.detach(), one) for one in outputs]
-    first = leaves[0]
-    if isinstance(first, torch.Tensor):
-        return torch.cat(leaves)
-    if isinstance(first, dict):
-        return {key: _joined([leaf[key] for leaf in leaves]) for key in first}
-    return type(first)(_joined([leaf[at] for leaf in leaves]) for at in range(len(first)))

@@ -18,50 +18,64 @@ from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import torch
+from torch.autograd import Variable
 from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 Gradient = Optional[torch.Tensor]
 Root = Union[torch.Tensor, GradientEdge]
 
+# Graphs of a CPU run in the thread that calls, which needs no copy of its context.
+_run = _engine_run_backward if torch.cuda.is_available() else Variable._execution_engine.run_backward
+
 
 def accumulate(roots: Sequence[Root], gradients: Sequence[torch.Tensor], inputs: Sequence[Any] = ()) -> None:
     """autograd.backward(), whose checks of arguments in Python take as long as a small layer."""
-    _engine_run_backward(tuple(roots), tuple(gradients), False, False, tuple(inputs), allow_unreachable=True,
-                         accumulate_grad=True)
+    _run(tuple(roots), tuple(gradients), False, False, tuple(inputs), allow_unreachable=True, accumulate_grad=True)
 
 
 def _captured(roots: Sequence[Root], gradients: Sequence[torch.Tensor], inputs: Sequence[Root]) -> tuple[Gradient, ...]:
     """As autograd.grad(). The graph stays."""
-    return _engine_run_backward(tuple(roots), tuple(gradients), True, False, tuple(inputs), allow_unreachable=True,
-                                accumulate_grad=False)
+    return _run(tuple(roots), tuple(gradients), True, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False)
+
+
+def _edge(tensor: torch.Tensor) -> GradientEdge:
+    """get_gradient_edge() of what a stage returns: an operation of PyTorch, most often."""
+    node = tensor.grad_fn
+    if node is None or isinstance(node, torch._C._FunctionBase):
+        return get_gradient_edge(tensor)
+    return GradientEdge(node, tensor.output_nr)
 
 
 class _Graph:
-    """The nodes below the outputs, numbered with children before their parents."""
+    """The nodes below the outputs, numbered with children before their parents. Inputs are leaves."""
 
-    def __init__(self, roots: Sequence[GradientEdge], inputs: Sequence[GradientEdge]) -> None:
+    def __init__(self, roots: Sequence[GradientEdge], inputs: Sequence[torch.Tensor]) -> None:
         self.nodes: list[Any] = []
         at: dict[Any, int] = {}
         form: list[Any] = []
         below: dict[Any, Any] = {}
+        places = {id(one): place for place, one in enumerate(inputs)}
+        self.inputs = [-1] * len(places)
         stack = [edge.node for edge in roots]
         while stack:
             node = stack[-1]
             if node not in below:
                 below[node] = edges = node.next_functions
-                for child, _ in edges:
-                    if child is not None and child not in below:
-                        stack.append(child)
-                continue
+                more = [child for child, _ in edges if child is not None and child not in below]
+                if more:
+                    stack += more
+                    continue
             stack.pop()
             if node in at:
                 continue
-            at[node] = len(at)
+            at[node] = number = len(at)
             self.nodes.append(node)
             form.append(type(node))
-            for child, number in below[node]:
-                form.append(None if child is None else (at[child], number) if number else at[child])
-        self.inputs = [at.get(edge.node, -1) for edge in inputs]
+            edges = below[node]
+            for child, output in edges:
+                form.append(None if child is None else (at[child], output) if output else at[child])
+            if not edges and (place := places.get(id(getattr(node, "variable", None)))) is not None:
+                self.inputs[place] = number
         self.roots = [(at[edge.node], edge.output_nr) for edge in roots]
         # Equal forms, equal graphs: nodes, edges, and where inputs and outputs are.
         self.form = (*form, *self.inputs, *self.roots)
@@ -211,8 +225,8 @@ class SplitBackward:
         saved: SavedTensors | None = None,
         learned: Learned | None = None,
     ) -> None:
-        roots = [get_gradient_edge(output) for output in outputs]
-        graph = _Graph(roots, [get_gradient_edge(one) for one in inputs])
+        roots = [_edge(output) for output in outputs]
+        graph = _Graph(roots, inputs)
         self._plan = plan = (learned or Learned()).of(graph)
         self._nodes, self._saved = graph.nodes, saved
         captured = [GradientEdge(graph.nodes[fork], number) for fork, number in plan.captured]

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-from torch import nn
+from torch import get_num_threads, nn
+from torch.autograd import profiler
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import InvalidArgument
+from . import draws
 from .loss import LossRule, UnitLoss
 from .split_backward import Gradient, Learned, SavedTensors, SplitBackward, accumulate
 
 Tensors = tuple[Optional[torch.Tensor], ...]
 
-_drawing = threading.RLock()  # the default generators belong to the process
 _NOTHING = nullcontext()
-_MIX = 0x9E3779B97F4A7C15
-
-
-def seed(step: int, micro_batch: int, stage: int, base: int = 1) -> None:
-    """Seeds PyTorch's default generators as a pipeline does before every forward pass of a stage."""
-    mixed = base
-    for number in (step, micro_batch, stage):
-        mixed = ((mixed ^ (number + 1)) * _MIX + (mixed >> 29)) & (2**64 - 1)
-        mixed ^= mixed >> 32
-    torch.manual_seed(mixed >> 1)
+_HOSTS = (torch.device("cpu"), torch.device("meta"))  # without settings of a thread
 
 
 @dataclass
@@ -146,14 +137,16 @@ class ModuleStage:
                 outputs = self._given_on(unit, made, value, keeps=False)
             else:
                 outputs = self._given_on(unit, made, self._traced(unit, made), keeps=True)
-            self._count(unit, made)
+            if self.bytes is not None:
+                self._count(unit, made)
             return outputs
 
     def recompute(self, unit: int) -> None:
         with self._pass("R", unit), self._same_buffers():
             made = self._units[unit]
             self._given_on(unit, made, self._traced(unit, made), keeps=True)
-            self._count(unit, made)
+            if self.bytes is not None:
+                self._count(unit, made)
 
     def backward(self, unit: int, *gradients: torch.Tensor | None) -> Tensors:
         with self._pass("B", unit):
@@ -162,7 +155,8 @@ class ModuleStage:
             outputs, given = self._of_outputs(made, gradients)
             if outputs:
                 accumulate(outputs, given)
-            self._count(unit, None)
+            if self.bytes is not None:
+                self._count(unit, None)
             return self._for_inputs(made, [one.grad for one in made.inputs])
 
     def backward_input(self, unit: int, *gradients: torch.Tensor | None) -> Tensors:
@@ -177,7 +171,8 @@ class ModuleStage:
                 made.outputs, made.gradients = outputs, given
                 result = self._for_inputs(made, [None] * len(made.inputs))
             made.arguments = ()
-            self._count(unit, made)
+            if self.bytes is not None:
+                self._count(unit, made)
             return result
 
     def backward_weight(self, unit: int) -> None:
@@ -187,12 +182,14 @@ class ModuleStage:
                 made.split.weight()
             elif made.outputs:
                 accumulate(made.outputs, made.gradients)
-            self._count(unit, None)
+            if self.bytes is not None:
+                self._count(unit, None)
 
     def abandon(self) -> None:
         """Drops all units of a failed step."""
-        for unit in list(self._units):
-            self._count(unit, None)
+        if self.bytes is not None:
+            for unit in list(self._units):
+                self._count(unit, None)
         self._units.clear()
         self._run.losses.clear()
         self._run.outputs.clear()
@@ -201,19 +198,19 @@ class ModuleStage:
 
     def _pass(self, op: str, unit: int) -> AbstractContextManager[Any]:
         """PyTorch's settings of this thread."""
-        if torch.get_num_threads() != self._threads:
+        if get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
         casts = self._precision is not None and op in "FR"
-        if not casts and self._device.type in ("cpu", "meta") and not torch.autograd._profiler_enabled():
+        if not casts and self._device in _HOSTS and not profiler._is_profiler_enabled:
             return _NOTHING
         return self._set(f"{self.number}{op}{unit}", casts)
 
     @contextmanager
     def _set(self, action: str, casts: bool) -> Any:
         with ExitStack() as stack:
-            if self._device.type not in ("cpu", "meta"):
+            if self._device not in _HOSTS:
                 stack.enter_context(getattr(torch, self._device.type).device(self._device))
-            if torch.autograd._profiler_enabled():
+            if profiler._is_profiler_enabled:
                 stack.enter_context(torch.profiler.record_function(action))
             if casts:
                 stack.enter_context(torch.autocast(self._device.type, self._precision, cache_enabled=False))
@@ -269,8 +266,11 @@ class ModuleStage:
         # What of a unit without a graph will need a gradient is known when it is computed again.
         wants = not keeps and (bool(made.inputs) or self._is_trained())
         for at, one in enumerate(self._tensors_of(value)):
-            alias = None if one is None else one.detach()
-            if alias is not None and (one.requires_grad or wants and one.is_floating_point()):
+            if one is None:
+                given.append(None)
+                continue
+            alias = one.detach()
+            if one.requires_grad or wants and one.is_floating_point():
                 alias.requires_grad_()
                 if keeps:
                     made.positions.append(at)
@@ -298,8 +298,7 @@ class ModuleStage:
         return tuple([next(rest) if one is not None and one.requires_grad else None for one in made.arguments])
 
     def _count(self, unit: int, made: _Unit | None) -> None:
-        if self.bytes is None:
-            return
+        assert self.bytes is not None
         now = 0
         if made is not None:
             kept = [*made.arguments, *made.outputs, *made.gradients]
@@ -327,6 +326,8 @@ class ModuleStage:
             return ()
 
     def _tensors_of(self, value: Any) -> Tensors:
+        if isinstance(value, torch.Tensor):
+            return (value,)
         several = value if isinstance(value, (tuple, list)) else (value,)
         if several and all(one is None or isinstance(one, torch.Tensor) for one in several):
             return tuple(several)
@@ -348,34 +349,17 @@ class ModuleStage:
     def _seeded(self, unit: int) -> AbstractContextManager[Any]:
         """Stages that draw random numbers take turns where they share a process."""
         if self.draws is False or not self._run.training or self._device.type == "meta":
-            return nullcontext()
+            return _NOTHING
         return self._drawn(unit)
 
     @contextmanager
     def _drawn(self, unit: int) -> Any:
-        with _drawing if self._takes_turns else nullcontext():
-            seed(self._run.step, self._run.first_unit + unit, self.number, self._run.seed)
-            before = generator_state() if self.draws is None else None
+        with draws.turn if self._takes_turns else _NOTHING:
+            draws.seed(self._run.step, self._run.first_unit + unit, self.number, self._run.seed)
+            before = draws.GeneratorState() if self.draws is None else None
             yield
             if before is not None:
-                self.draws = generator_state() != before
-
-
-class _GeneratorState:
-    """Compares states of PyTorch's default generators, which are bytes on the host on every device."""
-
-    def __init__(self) -> None:
-        self._states = [torch.get_rng_state()]
-        if torch.cuda.is_available():
-            self._states.append(torch.cuda.get_rng_state())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _GeneratorState) and all(map(torch.equal, self._states, other._states))
-
-
-def generator_state() -> _GeneratorState:
-    """Of the CPU and the current GPU."""
-    return _GeneratorState()
+                self.draws = draws.GeneratorState() != before
 
 
 def _leaf(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

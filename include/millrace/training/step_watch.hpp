@@ -10,8 +10,8 @@
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/run/executor.hpp"
 #include "millrace/training/records.hpp"
+#include "millrace/training/step_times.hpp"
 #include "millrace/transport/process_group.hpp"
-#include "training/watch/step_times.hpp"
 
 namespace millrace {
 
