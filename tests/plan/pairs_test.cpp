@@ -174,7 +174,7 @@ double at_once(const test::SmallCase& of, Op other) {
   double longest = 0;
   for (int s = 0; s < of.shape.stages(); ++s)
     for (const Op op : {Op::Forward, other})
-      longest = std::max(longest, of.cost.ticks({.op = op, .stage = Stage{s}}));
+      longest = std::max(longest, of.cost.ticks({.op = op, .stage = Stage{s}, .micro_batch = {}, .slice = {}}));
   return longest;
 }
 

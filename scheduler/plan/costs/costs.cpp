@@ -264,9 +264,11 @@ void require_consistent(const Costs& costs) {
                              costs.file_name + " has it too; leave one of them out");
   }
   if (!costs.stages) require_bandwidth(costs);
-  require(!costs.atomic_pairs || !costs.pair_cost,
-          named("atomic_pairs") + " and " + named("pair_cost") +
-              " both say how long a pair takes; leave one of them out");
+  for (const auto time : {&Costs::pair_cost, &Costs::pair_input})
+    require(!costs.atomic_pairs || !(costs.*time),
+            named("atomic_pairs") + " and " +
+                named(time == &Costs::pair_cost ? "pair_cost" : "pair_input") +
+                " both say how long a pair takes; leave one of them out");
 }
 
 void require_memory(const Costs& costs) {
@@ -349,6 +351,7 @@ MeanStage mean_stage(const Costs& costs, int chunks) {
   if (costs.gradient_bytes.empty()) mean.gradient_bytes = of_rank(file.gradient_bytes);
   if (!has_memory(file)) return mean;
   mean.memory_forward = of_rank(file.memory_forward);
+  mean.memory_forward_peak = of_rank(file.memory_forward_peak);
   mean.memory_input = of_rank(file.memory_input);
   mean.memory_weight = of_rank(file.memory_weight);
   if (!file.memory_input_peak.empty()) mean.memory_input_peak = of_rank(file.memory_input_peak);

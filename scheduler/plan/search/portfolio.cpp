@@ -77,6 +77,7 @@ generators::Request base_options(const SearchOptions& options) {
   base.mean.weight = mean(cost.backward_weight, 1) * per_unit;
   base.mean.latency = mean(cost.link_latency, cost.latency) / cost.ticks_per_unit;
   base.mean.memory_forward = mean(cost.memory_forward, 1.0 / chunks) * chunks;
+  base.mean.memory_forward_peak = mean(cost.memory_forward_peak, 0) * chunks;
   base.mean.memory_input = mean(cost.memory_input, 0) * chunks;
   base.mean.memory_weight = mean(cost.memory_weight, -1.0 / chunks) * chunks;
   if (!cost.memory_input_peak.empty())

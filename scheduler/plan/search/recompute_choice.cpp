@@ -45,7 +45,9 @@ class Levels {
         step.room = std::max(change.start + std::max(0.0, change.transient), step.change);
         step.room_if_chosen = step.room;
         if (action.op == Op::Forward) step.if_chosen = -saved;
-        if (action.op == Op::Forward && change.transient > 0) step.room_if_chosen += saved;
+        if (action.op == Op::Forward && !cost.memory_forward_peak.empty())
+          step.room_if_chosen = std::max(
+              step.room, cost.memory_forward_peak[stage] / program.shape.slices + saved);
         if (gives_input_gradient(action.op)) {
           step.if_chosen = saved;
           Action again = action;

@@ -142,7 +142,7 @@ struct MemoryLimit {
 /// The mean full stage: what generators read, and rows of a sweep state.
 struct MeanStage {
   double forward = 1, input = 1, weight = 1, latency = 0, bandwidth = 0, gradient_bytes = 0;
-  double memory_forward = 1, memory_input = 0, memory_weight = -1;
+  double memory_forward = 1, memory_forward_peak = 0, memory_input = 0, memory_weight = -1;
   std::optional<double> memory_input_peak = {};  ///< unset: what I leaves for W, memory_input
 };
 
