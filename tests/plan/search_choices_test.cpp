@@ -46,10 +46,10 @@ TEST(FullBackward, TinyPipelines_ReachTheOptimumOfAllOrders) {
   }
 }
 
-TEST(Neighbours, Search_FindsThemWhereMemoryIsShort) {
+TEST(Neighbours, Search_FindsThemWhereMessagesAreSlow) {
   SearchOptions options{
       .ranks = 4, .micro_batches = 8, .chunks = 3, .memory_limit = 4, .budget = 200};
-  set_costs(options, {});
+  set_costs(options, {.latency = {1}});
   int neighbours = 0;
   const SearchResult result = search(options);
   ASSERT_TRUE(result.best);

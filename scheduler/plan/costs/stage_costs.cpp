@@ -170,7 +170,7 @@ void plan::set_message_bytes(Cost& cost,
   cost.message_bytes = list.empty() ? 0 : list.front();
   if (list.size() <= 1) return;
   const int want = shape.stages();
-  for (int s = 0; s < want; ++s) {
+  for (int s = 0; s + 1 < want; ++s) {
     const int before = want <= stages ? (s + 1) * (stages / want) - 1 : s / (want / stages);
     cost.boundary_bytes.push_back(list[static_cast<std::size_t>(std::min(before, stages - 2))]);
   }
@@ -207,7 +207,6 @@ Costs costs_of_stages(const Shape& shape, const Cost& cost) {
                                                      : cost.link_bytes_per_tick;
   costs.message_bytes =
       cost.boundary_bytes.empty() ? std::vector{cost.message_bytes} : cost.boundary_bytes;
-  if (!cost.boundary_bytes.empty()) costs.message_bytes.pop_back();  // nothing follows the last
   costs.optimizer = cost.optimizer;
   costs.after_passes = cost.after_passes;
   costs.rank_speed = cost.rank_speed;

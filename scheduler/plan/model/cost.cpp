@@ -85,7 +85,7 @@ void Cost::require_fits(const Shape& shape) const {
                              &memory_boundary})
     require_size_or_none(*memory, stages, "memory_*");
   require_size_or_none(gradient_bytes, stages, "gradient_bytes");
-  require_size_or_none(boundary_bytes, stages, "boundary_bytes");
+  require_size_or_none(boundary_bytes, stages - 1, "boundary_bytes");
   for (const auto* times :
        {&forward, &backward_input, &backward_weight, &backward, &recompute, &link_latency})
     require_not_negative(*times, "times");

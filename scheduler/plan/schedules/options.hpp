@@ -43,17 +43,16 @@ inline double memory_limit_of(const Request& options) {
   return options.memory_limit.value_or(options.ranks * options.mean.memory_forward);
 }
 
-/// What an F or I takes only while it runs, beyond what both leave: under a limit, room for it
-/// stays free.
-inline double passing_memory(double forward_peak, double forward, double input_peak, double input) {
-  return std::max(0.0, std::max(forward_peak - forward, input_peak) - std::max(0.0, input));
+/// What an I takes only while it runs, beyond what it leaves: under a limit, room for it stays
+/// free.
+inline double passing_memory(double input_peak, double input) {
+  return std::max(0.0, input_peak - std::max(0.0, input));
 }
+/// The same of an I or F.
 inline double passing_memory(const Request& options) {
   const MeanStage& mean = options.mean;
-  return passing_memory(mean.memory_forward_peak,
-                        mean.memory_forward,
-                        mean.memory_input_peak.value_or(0),
-                        mean.memory_input);
+  return std::max(passing_memory(mean.memory_input_peak.value_or(0), mean.memory_input),
+                  mean.memory_forward_peak - mean.memory_forward);
 }
 
 /// Throws when a search under that limit found no order.

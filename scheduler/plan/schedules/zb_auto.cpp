@@ -167,10 +167,9 @@ std::vector<RankCosts> rank_costs(const Request& options, const Cost& cost) {
     own.weight = {cost.backward_weight[r] / speed, value(cost.memory_weight, r)};
     own.limit = options.ranks * own.forward.memory + growth(own);
     if (!options.memory_limit) continue;
-    own.passing = passing_memory(value(cost.memory_forward_peak, r),
-                                 own.forward.memory,
-                                 value(cost.memory_input_peak, r),
-                                 own.input.memory);
+    const double in_forward = value(cost.memory_forward_peak, r) - own.forward.memory;
+    own.passing = passing_memory(std::max(value(cost.memory_input_peak, r), in_forward),
+                                 own.input.memory);  // a forward runs where its I fits too
     own.limit = *options.memory_limit - own.passing;
   }
   return costs;

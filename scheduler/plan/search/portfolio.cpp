@@ -39,6 +39,9 @@ int effort(const ScheduleEntry& entry) {
 constexpr std::int64_t kMostForwards = std::int64_t{1} << 24;  // of one schedule
 constexpr int kMostChunks = 4;
 constexpr int kMostWaves = 2;
+constexpr std::string_view kPairs = "interleaved-pairs";  // without times of pairs: as interleaved
+// Whose stages become neighbouring chunks; their order is improved like any other.
+constexpr std::array<std::string_view, 3> kCutApart = {"zb-h1", "zb-auto", "seq-1f1b"};
 constexpr int kSeveralLimits = 512;  // ranks x micro-batches up to which several limits are asked
 
 double mean(const std::vector<double>& values, double when_empty) {
@@ -56,16 +59,28 @@ std::optional<int> own_chunks(const ScheduleEntry& entry) {
   }
 }
 
+/// Whether seeds have pairs: some run as one, and no stage may recompute.
+bool weighs_pairs(const SearchOptions& options, const Shape& shape) {
+  return !options.recompute && search_cost(options, shape).pair.any();
+}
+
+Program with_weighed_pairs(Program program, const SearchOptions& options) {
+  return weighs_pairs(options, program.shape) ? program : decouple_pairs(std::move(program));
+}
+
+Shape loop_shape(const SearchOptions& options) {
+  return {.ranks = options.ranks,
+          .micro_batches = options.micro_batches,
+          .slices = options.slices.value_or(1),
+          .placement = Placement::loop(options.ranks, options.chunks.value_or(1)),
+          .replica_of = {},
+          .forward_only = false};
+}
+
 /// What the generators that look at times are told: the mean stage, scaled to a full one.
 generators::Request base_options(const SearchOptions& options) {
   const int chunks = options.chunks.value_or(1);
-  const Shape shape{.ranks = options.ranks,
-                    .micro_batches = options.micro_batches,
-                    .slices = options.slices.value_or(1),
-                    .placement = Placement::loop(options.ranks, chunks),
-                    .replica_of = {},
-                    .forward_only = false};
-  const Cost cost = search_cost(options, shape);
+  const Cost cost = search_cost(options, loop_shape(options));
   // Ticks are of a slice, micro-batches are told.
   const double per_unit = chunks * options.slices.value_or(1) / cost.ticks_per_unit;
   generators::Request base;
@@ -92,7 +107,8 @@ class Collector {
 
   std::vector<Candidate> run() {
     for (const ScheduleEntry& entry : schedules())
-      if (entry.takes("slices") == (options_.slices.value_or(1) > 1) && entry.name != "forward")
+      if (entry.takes("slices") == (options_.slices.value_or(1) > 1) && entry.name != "forward" &&
+          (entry.name != kPairs || weighs_pairs(options_, loop_shape(options_))))
         by_chunks(entry);
     std::ranges::stable_sort(candidates_, {}, &Candidate::cost);
     return std::move(candidates_);
@@ -101,11 +117,12 @@ class Collector {
  private:
   void by_chunks(const ScheduleEntry& entry) {
     if (!entry.takes("chunks")) {
-      const bool fixed = options_.chunks && !entry.takes("waves");
-      const int own = fixed ? own_chunks(entry).value_or(*options_.chunks) : 1;
-      if (!fixed || own == *options_.chunks) return by_group(entry, base_);
-      if (own == 1) neighbours_ = *options_.chunks;
-      if (own == 1) by_group(entry, base_);
+      const int chunks = options_.chunks.value_or(1);
+      const bool fits =
+          !options_.chunks || entry.takes("waves") || own_chunks(entry).value_or(chunks) == chunks;
+      if (!fits && std::ranges::find(kCutApart, entry.name) == kCutApart.end()) return;
+      neighbours_ = fits ? 1 : chunks;
+      by_group(entry, base_);
       neighbours_ = 1;
       return;
     }
@@ -188,12 +205,6 @@ void require_asked_for(const Program& from, const SearchOptions& options) {
   require(options.recompute || std::ranges::find(stages, true) == stages.end(),
           "the search begins with " + from.name +
               ", which recomputes; let the search choose which stages do");
-}
-
-/// The program, its pairs decoupled where none runs as one, and where stages may recompute.
-Program with_weighed_pairs(Program program, const SearchOptions& options) {
-  const bool weighed = !options.recompute && search_cost(options, program.shape).pair.any();
-  return weighed ? program : decouple_pairs(std::move(program));
 }
 
 /// The same order with each stage cut into `chunks`, which run one after the other on its rank.

@@ -65,8 +65,8 @@ struct Cost {
   double bytes_per_tick = 0;                ///< bandwidth; 0 = infinite
   std::vector<double> link_bytes_per_tick;  ///< p x p, overrides bytes_per_tick
   double message_bytes = 0;  ///< bytes of one message of a full micro-batch (a slice: 1/q)
-  std::vector<double> boundary_bytes;  ///< by stage: of messages to and from the stages that it
-                                       ///< feeds; overrides message_bytes when not empty
+  std::vector<double> boundary_bytes;  ///< by stage but the last: of messages to and from stages
+                                       ///< that it feeds; overrides message_bytes when not empty
   bool contention = false;             ///< messages of one directed link follow one another
   std::vector<double> rank_speed;      ///< p factors: an op takes ticks / speed; empty = all 1
   /// Processors that the ranks share, where they are fewer than the ranks; 0: one per rank. Then at
