@@ -143,7 +143,7 @@ void Job::price_links(const Cost& cost) {
     const Rank source{from}, destination{to};
     return cost.transfer(source, destination, ranks) + cost.delay(source, destination, ranks);
   };
-  if (cost.link_latency.empty() && cost.link_bytes_per_tick.empty()) {
+  if (!sized_ && cost.link_latency.empty() && cost.link_bytes_per_tick.empty()) {
     link_ = message(0, ranks - 1);
     return;
   }

@@ -117,8 +117,9 @@ class Job {
   [[nodiscard]] double delay(Node producer, Node node) const {
     const std::size_t from = rank_[producer], to = rank_[node];
     if (from == to) return 0;
-    double message = links_.empty() ? link_ : links_[from * program_.ranks.size() + to];
-    if (sized_) message = sized_message(producer, node);
+    const double message = links_.empty() ? link_
+                           : sized_       ? sized_message(producer, node)
+                                          : links_[from * program_.ranks.size() + to];
     return lead_.empty() ? message : message - lead_[node];
   }
 

@@ -173,7 +173,10 @@ double Evaluator::run_whole(const JobOrder& order, double bound) {
 double Evaluator::run(const JobOrder& order, double bound) {
   exceeding_ = order.size();
   const bool done = replay_.run_lists(
-      [&](Rank rank, Node place, Node) { return advance(order, rank.index(), place, bound); },
+      [&](Rank rank, Node place, Node) {
+        return leads_.empty() ? advance<false>(order, rank.index(), place, bound)
+                              : advance<true>(order, rank.index(), place, bound);
+      },
       [&](std::size_t, Node wanted) { return trial_[wanted] != kNotYet; });
   if (!done) return std::numeric_limits<double>::infinity();
   find_ends(order);
@@ -196,13 +199,14 @@ inline Node Evaluator::inputs(Node node, double& begin) const {
 }
 
 /// Runs a rank as far as it gets; stops the run when the objective must exceed the bound.
+template <bool kPairs>
 Halt Evaluator::advance(const JobOrder& order, std::size_t rank, Node place, double bound) {
   RankState& state = ranks_[rank];
   const Node from = place, last = job_.first(rank + 1);
   Node wanted = kNoNode;
   for (; place < last; ++place) {
     const Node node = order[place];
-    const bool pair = leads(node);
+    const bool pair = kPairs && leads_[node];
     double begin = state.clock;
     wanted = inputs(node, begin);
     if (pair && wanted == kNoNode) wanted = inputs(order[place + 1], begin);
@@ -212,7 +216,7 @@ Halt Evaluator::advance(const JobOrder& order, std::size_t rank, Node place, dou
       replay_.stop();
       break;
     }
-    const double taken = ticks(order, place);
+    const double taken = pair ? job_.pair_ticks(node, order[place + 1]) : job_.ticks(node);
     state.clock = trial_[node] = begin + taken;
     state.left -= taken;
     if (pair) trial_[order[++place]] = state.clock;

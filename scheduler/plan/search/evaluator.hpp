@@ -133,6 +133,7 @@ class Evaluator {
   void begin(const JobOrder& order);
   double run_whole(const JobOrder& order, double bound);
   double run(const JobOrder& order, double bound);
+  template <bool kPairs>
   Halt advance(const JobOrder& order, std::size_t rank, Node place, double bound);
   [[nodiscard]] double ticks(const JobOrder& order, std::size_t at) const {
     const bool pair = leads(order[at]);
