@@ -135,6 +135,16 @@ TEST_F(PlanCommands, PairCost_IsTheTimeOfAPair) {
             "them out\n");
 }
 
+TEST_F(PlanCommands, Split_RunsEveryBackwardAsTwoPasses) {
+  const auto program = [](const std::string& options) {
+    return json::parse(command("show 1f1b -p 2 -m 2 --plan " + options).text)["program"];
+  };
+  EXPECT_EQ(program("--split"),
+            json::parse(R"(["0F0 0F1 0I0 0W0 0I1 0W1", "1F0 1I0 1W0 1F1 1I1 1W1"])"));
+  EXPECT_THAT(command("verify 1f1b --split").text, HasSubstr("1f1b p=4 m=8 + split: valid"));
+  EXPECT_EQ(command("show zb-h1 --split --plan").text, command("show zb-h1 --plan").text);
+}
+
 TEST_F(PlanCommands, SimulatePrintsWholeTimesToTheLastDigit) {
   // (m + p - 1)(F + I + W) with F = 10^12 + 1, I = W = 1.
   EXPECT_THAT(command("simulate 1f1b -p 2 -m 2 --f 1000000000001").text,

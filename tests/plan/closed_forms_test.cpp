@@ -56,7 +56,7 @@ Report timed_atomic(const char* name, const ScheduleOptions& options, StageTimes
   const Graph graph(program);
   Cost cost = Cost::of_full_stage(program.shape, t.forward, t.input, t.weight);
   const double share = static_cast<double>(program.shape.ranks) / program.shape.stages();
-  cost.pair = (t.forward + t.input + t.weight) * cost.ticks_per_unit * share;
+  cost.pair.ticks.fill((t.forward + t.input + t.weight) * cost.ticks_per_unit * share);
   const auto result = simulate(graph, cost);
   return report(graph, cost, std::get<Timeline>(result));
 }

@@ -26,6 +26,7 @@ using testing_plan::Values;
 /// Said beside the conditions, and made true by what is run: nothing to check.
 const std::vector<std::string> kRemarks = {"hides latency",
                                            "halves of a pair one by one",
+                                           "pairs of cost FB",
                                            "pairs of cost FB = F+B",
                                            "k chunks held",
                                            "limit p",
@@ -141,8 +142,8 @@ class Listed {
     const bool atomic = std::string(entry_.bubble).find("pairs of cost") != std::string::npos;
     Cost cost = Cost::of_full_stage(program_.shape, values_["F"], values_["I"], values_["W"]);
     if (atomic)
-      cost.pair =
-          values_["FB"] * cost.ticks_per_unit * program_.shape.ranks / program_.shape.stages();
+      cost.pair.ticks.fill(values_["FB"] * cost.ticks_per_unit * program_.shape.ranks /
+                           program_.shape.stages());
     const Figures figures = replayed(atomic ? program_ : decouple_pairs(program_), cost);
     int checked = bubbles(figures);
     for (const std::string& part : parts_of(entry_.peak)) checked += peaks(part, figures);

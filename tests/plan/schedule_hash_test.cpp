@@ -85,6 +85,7 @@ const std::map<std::string_view, std::uint64_t> kDigests = {
     {"1f1b", 17807065798299692169U},
     {"eager-1f1b", 7354188583547752241U},
     {"interleaved", 18184345269180075312U},
+    {"interleaved-pairs", 18224654936567503247U},
     {"bfs", 16344283638689401794U},
     {"bfs-lifo", 7811580999682741962U},
     {"bfs-balanced", 10714787002682946386U},

@@ -106,7 +106,7 @@ TEST(Span, IsTheSlopeOfManyStepsOfEverySchedule) {
       cost.bytes_per_tick = 1;
       cost.message_bytes = 3;
       cost.contention = true;
-      if (schedule.shape.slices == 1) cost.pair = 9;
+      if (schedule.shape.slices == 1) cost.pair.ticks.fill(9);
 
       const Report all = span_report(schedule, cost);
 

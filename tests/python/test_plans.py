@@ -15,8 +15,12 @@ COSTS = {
     "times": (["--f", "1.5", "--i", "2", "--w", "0.5"], {"forward": 1.5, "input": 2, "weight": 0.5}),
     "stages": (["--f", "1,2,1,1", "--mem-f", "3"], {"forward": [1, 2, 1, 1], "memory_forward": 3}),
     "links": (
-        ["--latency", "0.25", "--bandwidth", "2", "--message-bytes", "1", "--contention"],
-        {"latency": 0.25, "bandwidth": 2, "message_bytes": 1, "contention": True},
+        ["--latency", "0.25", "--bandwidth", "2", "--message-bytes", "1,3,2", "--contention"],
+        {"latency": 0.25, "bandwidth": 2, "message_bytes": [1, 3, 2], "contention": True},
+    ),
+    "pairs": (
+        ["--pair-cost", "2.5", "--pair-input", "1.75", "--pair-weight", "1.5", "--pair-forward", "1.25"],
+        {"pair_cost": 2.5, "pair_input": 1.75, "pair_weight": 1.5, "pair_forward": 1.25},
     ),
     "cores": (["--cores", "2", "--rank-speed", "1,1,2,1"], {"cores": 2, "rank_speed": np.array([1, 1, 2, 1])}),
 }

@@ -17,11 +17,12 @@ using generators::kFused;
 using generators::phase_program;
 using generators::PhaseRow;
 
-// Columns: grouping, warm-up slope, lag per rank, forwards first, forward only.
+// Columns: grouping, warm-up slope, lag per rank, forwards first, forward only, pairs.
 constexpr PhaseRow kForwardsFirst{Grouping::Whole, 1, kFused, true};
 constexpr PhaseRow kOneFOneB{Grouping::Whole, 1, kFused, false};
 constexpr PhaseRow kEager{Grouping::Whole, 2, kFused, false};
 constexpr PhaseRow kInterleaved{Grouping::Rounds, 2, kFused, false};
+constexpr PhaseRow kInterleavedPairs{Grouping::Rounds, 2, kFused, false, false, true};
 constexpr PhaseRow kZbH1{Grouping::Whole, 1, 1, false};
 constexpr PhaseRow kInterleavedZb{Grouping::Rounds, 1, 1, false};
 constexpr PhaseRow kGroupInterleaved{Grouping::Small, 1, 0, false};
@@ -101,6 +102,15 @@ constexpr std::array kEntries = {
                   .source = "Narayanan et al. 2021 (Megatron-LM)",
                   .own = {"chunks", "group"},
                   .generate = phase<kInterleaved>},
+    ScheduleEntry{.name = "interleaved-pairs",
+                  .title = "Interleaved 1F1B, forward and backward overlapped",
+                  .needs = "m >= 1; group g in p..m, last group full or >= p; default the "
+                           "smallest g",
+                  .bubble = "(p-1)(2FB-F-B)/v for m >= 2p, pairs of cost FB",
+                  .peak = "min(((v-1)g + 2(p-1-r) + 2)/v, m)",
+                  .source = "Megatron-LM, MindSpore",
+                  .own = {"chunks", "group"},
+                  .generate = phase<kInterleavedPairs>},
     ScheduleEntry{.name = "bfs",
                   .title = "Looped breadth-first",
                   .needs = "m >= 1",

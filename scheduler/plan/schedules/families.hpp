@@ -31,6 +31,7 @@ struct PhaseRow {
   bool forwards_first = false;  ///< warm = every forward
   bool forward_only = false;    ///< no backward is owed
   int more = 0;                 ///< micro-batches that every rank holds on top
+  bool pairs = false;  ///< one more warm-up forward, then every F is a pair with the B after it
 };
 
 /// The phase program of `row`: warm-up forwards, then forward, backward (and, when split, a weight
