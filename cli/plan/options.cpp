@@ -149,6 +149,7 @@ void add_recompute_option(CLI::App& subcommand, PlanOptions& options) {
 /// Which schedule, at which costs.
 void add_generated_options(CLI::App& subcommand, PlanOptions& options) {
   add_parameters(subcommand, options, false);
+  subcommand.add_flag("--split", options.split, "Run every whole backward pass as I, then W");
   add_recompute_option(subcommand, options);
   add_reading_options(subcommand, options);
   add_cost_options(subcommand, options.costs, [](const CostMember&) { return true; });

@@ -30,6 +30,7 @@ struct PlanOptions {
   MemoryLimit memory_limit;
   std::vector<std::string> typed_counts;  ///< "-p 8", "-m 24" where given
 
+  bool split = false;     ///< every B as I and W
   std::string recompute;  ///< as typed: which stages; empty: as the schedule says
   Comms comms = Comms::None;
   bool old_letters = false;  ///< of a CSV that is read

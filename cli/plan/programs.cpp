@@ -42,8 +42,13 @@ Program program_in(const std::string& path, const PlanOptions& options) {
   return std::move(*read.program);
 }
 
-/// The program with the recompute that was asked for, which its name then says.
-Program recomputing(Program program, const std::string& subject, const PlanOptions& options) {
+/// The program with the split and the recompute that were asked for, which its name then says.
+Program rewritten(Program program, const std::string& subject, const PlanOptions& options) {
+  if (options.split) {
+    Program split = split_backward(program);
+    if (split != program) split.name += " + split";
+    program = std::move(split);
+  }
   if (options.recompute.empty()) return program;
   const std::string own = describe_recompute(program);
   require(
@@ -126,7 +131,7 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
     Program program = program_in(subject, options);
     require(options.costs.slice_costs.empty() || program.shape.slices > 1,
             "--slice-costs was given, but the schedule in " + subject + " has no slices");
-    return lowered(recomputing(std::move(program), subject, options), options);
+    return lowered(rewritten(std::move(program), subject, options), options);
   }
   const ScheduleEntry& entry = find_schedule(subject);
   ScheduleOptions schedule = schedule_options(entry, options);
@@ -134,7 +139,7 @@ Program program_of(const std::string& subject, const PlanOptions& options) {
   if (!entry.takes("memory_limit")) schedule.memory_limit.reset();
   require(options.costs.slice_costs.empty() || entry.takes("slices"),
           "--slice-costs was given, but schedule '" + subject + "' has no slices");
-  return lowered(recomputing(generate(subject, schedule, model_costs(options)), subject, options),
+  return lowered(rewritten(generate(subject, schedule, model_costs(options)), subject, options),
                  options);
 }
 

@@ -30,7 +30,7 @@ struct SearchArguments {
   std::int64_t budget = SearchOptions{}.budget;
   std::optional<double> time_cap;
   std::optional<std::string> out, pareto, from;
-  bool no_bidirectional = false;
+  bool no_bidirectional = false, full_backward = false;
   std::string recompute = "none";
   bool v_placement = false;
 };
@@ -49,6 +49,7 @@ SearchOptions search_options(const SearchArguments& arguments) {
     options.slices = options.from->shape.slices;
   }
   options.bidirectional = !arguments.no_bidirectional;
+  options.full_backward = arguments.full_backward;
   set_costs(options, model_costs(plan));
   options.objective = arguments.objective == "span" ? Objective::Span : Objective::Makespan;
   const std::vector<double> limits =
@@ -274,6 +275,9 @@ void add_search_options(CLI::App& subcommand, SearchArguments& arguments) {
           "choose: let stages run their forward again for some or all micro-batches where memory "
           "is short, in the time of --r, and say which (default none)")
       ->type_name("WHICH");
+  subcommand.add_flag("--full-backward",
+                      arguments.full_backward,
+                      "Only schedules with whole backward passes: no I and W");
   subcommand.add_flag("--no-bidirectional",
                       arguments.no_bidirectional,
                       "Leave out schedules that hold two replicas of the model");

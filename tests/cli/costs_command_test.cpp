@@ -48,7 +48,7 @@ TEST_F(CostsCommand, ALimitInChunksIsKeptInChunks) {
 TEST_F(CostsCommand, ScheduleWithFixedChunks_AcceptsThem) {
   for (const ScheduleEntry& entry : schedules()) {
     const std::string name(entry.name);
-    const std::string show = "show " + name + " -p 4 -m 8 --plan";
+    const std::string show = "show " + name + " -p 4 -m 12 --plan";
     if (entry.takes("chunks")) continue;
     const int v = chunks_of(entry, {});
     const Ran told =

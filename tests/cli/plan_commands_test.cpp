@@ -135,6 +135,16 @@ TEST_F(PlanCommands, PairCost_IsTheTimeOfAPair) {
             "them out\n");
 }
 
+TEST_F(PlanCommands, Split_RunsEveryBackwardAsTwoPasses) {
+  const auto program = [](const std::string& options) {
+    return json::parse(command("show 1f1b -p 2 -m 2 --plan " + options).text)["program"];
+  };
+  EXPECT_EQ(program("--split"),
+            json::parse(R"(["0F0 0F1 0I0 0W0 0I1 0W1", "1F0 1I0 1W0 1F1 1I1 1W1"])"));
+  EXPECT_THAT(command("verify 1f1b --split").text, HasSubstr("1f1b p=4 m=8 + split: valid"));
+  EXPECT_EQ(command("show zb-h1 --split --plan").text, command("show zb-h1 --plan").text);
+}
+
 TEST_F(PlanCommands, SimulatePrintsWholeTimesToTheLastDigit) {
   // (m + p - 1)(F + I + W) with F = 10^12 + 1, I = W = 1.
   EXPECT_THAT(command("simulate 1f1b -p 2 -m 2 --f 1000000000001").text,
@@ -241,6 +251,9 @@ TEST_F(PlanCommands, BadInput_OneMessageAndExitCodeTwo) {
       {"show xyz", "unknown schedule 'xyz'; known: gpipe"},
       {"show chimera -m 3", "-m is 3 with -p 4; chimera works with multiples of p: 4\n"},
       {"show chimera -m 7", "-m is 7 with -p 4; chimera works with multiples of p: 4 or 8\n"},
+      {"show bitpipe -m 6", "-m is 6 with -p 4; bitpipe works with multiples of p: 4 or 8\n"},
+      {"show stp -m 10", "-m is 10 with -p 4; this schedule works from m = 3p-1: at least 11\n"},
+      {"show slimpipe -q 3", "-q is 3 with -p 4; this schedule works from q = p: at least 4\n"},
       {"compare 1f1b,", "'1f1b,' has an empty name; compare takes schedules as a list"},
       {"simulate 1f1b --jitter 2", "--jitter 2: must be a number from 0 to 1\n"},
       {"simulate 1f1b --memory-limit 2q",

@@ -259,6 +259,23 @@ TEST_F(SearchCommand, MakesTheObjectiveThatIsAskedForSmall) {
   EXPECT_LE(makespan["makespan"], span["makespan"]);
 }
 
+TEST_F(SearchCommand, PairCosts_PairPassesWhereThatPays) {
+  const std::string plan = path("pairs.json"), costs = " --pair-cost 2 --pair-weight 1.25";
+  const json found = best("-p 4 -m 8 -v 1" + costs + " --out " + plan);
+
+  EXPECT_THAT(read("pairs.json"), ContainsRegex("[BIW][0-9]\\+"));
+  EXPECT_LT(found["makespan"], best("-p 4 -m 8 -v 1")["makespan"]);
+  EXPECT_EQ(json::parse(command("simulate --json " + plan + costs).text)["makespan"],
+            found["makespan"]);
+}
+
+TEST_F(SearchCommand, FullBackward_FindsNoSplitOne) {
+  const json found = best("-p 3 -m 6 --full-backward --out " + path("full.json"));
+  EXPECT_GT(found["makespan"], best("-p 3 -m 6")["makespan"]);
+  for (const json& list : json::parse(read("full.json"))["program"])
+    EXPECT_THAT(list.get<std::string>(), testing::Not(ContainsRegex("[IW][0-9]")));
+}
+
 TEST_F(SearchCommand, FixesTheChunks) {
   for (const unsigned chunks : {1U, 2U}) {
     const std::string plan = path("v.json");

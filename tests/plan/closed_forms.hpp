@@ -40,6 +40,11 @@ struct StageTimes {
   return (p - 1) * std::max(0.0, t.forward + t.input - 2 * t.weight);
 }
 
+/// max(p, m-1) for p <= m < 2p-1, else min(m, 2p-1): what zb-h2 holds on its fullest rank.
+[[nodiscard]] constexpr int zb_h2_peak(int p, int m) {
+  return m < p || m >= 2 * p - 1 ? std::min(m, 2 * p - 1) : std::max(p, m - 1);
+}
+
 /// (p-1)(max(F,I)-W): span bubble of zb-v for m >= 2p-1, W <= F <= I; at F > I an upper bound.
 /// Source: Qi et al. 2023.
 [[nodiscard]] constexpr double zb_v_span(int p, StageTimes t) {
@@ -85,6 +90,16 @@ struct StageTimes {
 [[nodiscard]] constexpr double chimera(int p, int m, double forward) {
   const int rounds = m / p;
   return (rounds + 1) * (p - 2) * forward;
+}
+
+/// (m/p + 1)(p-2)F/2: makespan bubble of bitpipe at B = 2F. Source: Wu et al. 2024, by simulation.
+[[nodiscard]] constexpr double bitpipe(int p, int m, double forward) {
+  return chimera(p, m, forward) / 2;
+}
+
+/// 2(p-1)F/w: makespan bubble of wave at F = I = W and m = p.
+[[nodiscard]] constexpr double wave_of_ranks(int p, int waves, double forward) {
+  return 2 * (p - 1) * forward / waves;
 }
 
 /// ((p-1)(F+I) + (v-1)(p-g)F)/v: makespan bubble of group-interleaved at F = I = W, g divides m,
@@ -155,6 +170,22 @@ struct Sliced {
 /// p/2 + 1 + min(r, p-1-r): chimera on rank r.
 [[nodiscard]] constexpr int chimera_peak(int p, int r) {
   return p / 2 + 1 + std::min(r, p - 1 - r);
+}
+
+/// (3p/2 + min(r, p-1-r) + 1)/2: bitpipe on rank r.
+[[nodiscard]] constexpr double bitpipe_peak(int p, int r) {
+  const int half = p / 2;
+  return (3 * half + std::min(r, p - 1 - r) + 1) / 2.0;
+}
+
+/// (3p + max(1, r))/2: stp on rank r.
+[[nodiscard]] constexpr double stp_peak(int p, int r) {
+  return (3 * p + std::max(1, r)) / 2.0;
+}
+
+/// ((v-1)m + p-r)/v, at most m: bfs-balanced on rank r.
+[[nodiscard]] constexpr double balanced_peak(int p, int m, int v, int r) {
+  return std::min(((v - 1.0) * m + p - r) / v, 1.0 * m);
 }
 
 /// (p+2)/2 rounded down: v-half, m >= p; less for fewer.

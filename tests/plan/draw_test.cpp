@@ -12,6 +12,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
+#include "support/figures.hpp"
 #include "support/small_programs.hpp"
 
 namespace millrace {
@@ -159,7 +160,7 @@ TEST(DrawOrder, AnyProgram_StaysShort) {
 
 TEST(DrawSvg, IsWellFormedForTheWholeCatalogue) {
   for (const ScheduleEntry& entry : schedules()) {
-    const Drawn it = drawn(entry.name, 4, 8);
+    const Drawn it = drawn(entry.name, 4, testing_plan::fitting(entry).micro_batches);
     const std::string svg = draw_svg(it.program, it.timeline, it.cost, "a < b & 'c'");
     expect_well_formed(svg);
     EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; "));

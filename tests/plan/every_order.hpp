@@ -64,6 +64,11 @@ class RankOrders {
 
   /// Appends an action if its rank has room for it; the memory after it.
   bool append(Op op, const Chain& chain, double& memory) {
+    const std::vector<double>& peaks = of_.cost.memory_forward_peak;
+    if (!peaks.empty() && (op == Op::Forward || op == Op::Recompute)) {
+      const double held = op == Op::Recompute ? boundary(chain.stage.index()) : 0;
+      if (memory - held + peaks[chain.stage.index()] > of_.memory_limit) return false;
+    }
     if (gives_input_gradient(op)) {
       const double passing = of_.cost.memory_input_peak[chain.stage.index()];
       const double kept = of_.cost.memory_input[chain.stage.index()];

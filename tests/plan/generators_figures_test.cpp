@@ -1,5 +1,5 @@
-// Figures of generated schedules that are published as numbers: the ratios of the wave pipeline and
-// the bubble rates of the zero-bubble paper.
+// Figures of generated schedules as numbers: the ratios of the wave pipeline, and the bubble rates
+// that the zero-bubble paper publishes.
 #include <array>
 #include <utility>
 
@@ -20,10 +20,10 @@ TEST(WavePipeline, HasTheBubbleRatiosOfItsListSchedule) {
     int ranks, micro_batches;
     std::array<int, 3> thousandths;
   };
-  for (const Row& row : {Row{4, 4, {333, 213, 119}},
-                         {4, 8, {262, 165, 90}},
-                         {8, 8, {368, 238, 135}},
-                         {8, 16, {299, 203, 113}}})
+  for (const Row& row : {Row{4, 4, {333, 200, 111}},
+                         {4, 8, {200, 150, 81}},
+                         {8, 8, {368, 226, 127}},
+                         {8, 16, {232, 176, 96}}})
     for (const auto& [waves, column] : {std::pair{1, 0}, {2, 1}, {4, 2}}) {
       ScheduleOptions options = sized(row.ranks, row.micro_batches);
       options.waves = waves;

@@ -77,6 +77,11 @@ TEST(Golden, PhaseProgramsAreTheirPublishedOrders) {
 TEST(Golden, VSchedulesAreTheirPublishedOrders) {
   for (const char* name : {"zb-v", "dualpipe-v", "v-half", "v-min", "zb-v-auto"})
     EXPECT_EQ(grid(generate(name, {})), golden(name)) << name;
+  EXPECT_EQ(grid(generate("stp", {.micro_batches = 12})), golden("stp"));
+}
+
+TEST(Golden, BitPipe_IsItsPublishedOrder) {
+  EXPECT_EQ(grid(generate("bitpipe", {})), golden("bitpipe"));
 }
 
 TEST(Golden, ZbAutoIsThePublishedHeuristicUnderThreeLimits) {

@@ -79,6 +79,7 @@ Cost unequal_stages(std::uint64_t number, int ranks) {
     cost.memory_forward.push_back(4 + draw(9));
     cost.memory_input.push_back(draw(9) - 4);
     cost.memory_input_peak.push_back(draw(15));
+    if (number % 3 == 0) cost.memory_forward_peak.push_back(draw(20));
     cost.memory_weight.push_back(-cost.memory_forward.back() - cost.memory_input.back());
   }
   if (draw(3) == 0)
@@ -93,6 +94,7 @@ double least_limit(const Cost& cost) {
     least = std::max(
         least,
         cost.memory_forward[r] + std::max({0.0, cost.memory_input[r], cost.memory_input_peak[r]}));
+  for (const double inside : cost.memory_forward_peak) least = std::max(least, inside);
   return least;
 }
 
@@ -121,15 +123,19 @@ TEST(Heuristics, ZbAuto_KeepsTheLimitPerStage) {
 }
 
 /// The costs of every stage.
-Costs equal_stages(const testing_plan::TimedOptions& options, double input_peak) {
+Costs equal_stages(const testing_plan::TimedOptions& options,
+                   double forward_peak,
+                   double input_peak) {
   Costs costs = options.costs();
   costs.ranks = costs.stages = options.ranks;
+  costs.memory_forward_peak = {forward_peak};
   costs.memory_input_peak = {input_peak};
   for (const auto list : {&Costs::forward,
                           &Costs::input,
                           &Costs::weight,
                           &Costs::memory_forward,
                           &Costs::memory_input,
+                          &Costs::memory_forward_peak,
                           &Costs::memory_input_peak,
                           &Costs::memory_weight})
     (costs.*list).assign(static_cast<std::size_t>(options.ranks), (costs.*list).front());
@@ -142,11 +148,13 @@ TEST(Heuristics, KeepTheLimitInsideTheirPasses) {
     testing_plan::TimedOptions options = random_case(number);
     const double input = static_cast<double>(number % 7) - 4;
     const double input_peak = 4 * static_cast<double>(number % 5);
+    const double forward_peak = 5 * static_cast<double>(number % 4);
     options.memory_input = 2 * input;
     options.memory_weight = -8 - options.memory_input;
-    const Costs costs = equal_stages(options, input_peak);
+    const Costs costs = equal_stages(options, forward_peak, input_peak);
     options.memory_limit = options.memory_limit.value_or(12 * options.ranks);
-    const double needed = 8 * options.ranks + std::max(options.memory_input, input_peak);
+    const double needed =
+        8 * options.ranks + std::max({options.memory_input, input_peak, forward_peak - 8});
     for (const std::string name : {"zb-auto", "zb-v-auto", "v-zb"}) try {
         if (name == "zb-v-auto" && *options.memory_limit < needed) continue;  // as its row says
         const Program program = generate(name, options, costs);
@@ -155,6 +163,7 @@ TEST(Heuristics, KeepTheLimitInsideTheirPasses) {
         Cost cost = Cost::unit(program.shape);
         cost.memory_forward.assign(stages, 8 * share);
         cost.memory_input.assign(stages, options.memory_input * share);
+        cost.memory_forward_peak.assign(stages, forward_peak * share);
         cost.memory_input_peak.assign(stages, input_peak * share);
         cost.memory_weight.assign(stages, options.memory_weight * share);
         const VerifyOptions checks{.memory_limit = {*options.memory_limit}, .cost = cost};

@@ -7,6 +7,7 @@
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/text.hpp"
+#include "support/figures.hpp"
 
 namespace millrace {
 namespace {
@@ -28,7 +29,7 @@ std::string shape_refusal(const std::vector<std::string>& texts) {
 
 TEST(ImpliedShape, IsTheShapeOfEverySchedule) {
   for (const ScheduleEntry& entry : schedules()) {
-    const Program program = generate(entry.name, {.ranks = 4, .micro_batches = 8});
+    const Program program = generate(entry.name, testing_plan::fitting(entry));
     EXPECT_EQ(implied_shape(program.ranks), program.shape) << entry.name;
   }
 }

@@ -12,6 +12,7 @@
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/random_order.hpp"
+#include "support/figures.hpp"
 
 namespace millrace {
 namespace {
@@ -77,7 +78,7 @@ TEST(InsertedMessages, OrderWithCycle_IsNeverProved) {
   std::uint32_t draw = 0;
   int cycles = 0, runs = 0;
   for (const ScheduleEntry& entry : schedules()) {
-    const Program program = decouple_pairs(generate(entry.name, {}));
+    const Program program = decouple_pairs(generate(entry.name, testing_plan::fitting(entry)));
     const Graph own(program);
     const Timeline run = run_of(own, Cost::unit(program.shape));
     for (int trial = 0; trial < 40; ++trial) {

@@ -26,6 +26,7 @@ using testing_plan::Values;
 /// Said beside the conditions, and made true by what is run: nothing to check.
 const std::vector<std::string> kRemarks = {"hides latency",
                                            "halves of a pair one by one",
+                                           "pairs of cost FB",
                                            "pairs of cost FB = F+B",
                                            "k chunks held",
                                            "limit p",
@@ -126,6 +127,7 @@ class Listed {
                {"q", shape.slices},
                {"k", chunks_held},
                {"g", options.group.value_or(0)},
+               {"w", options.waves.value_or(1)},
                {"F", t.forward},
                {"I", t.input},
                {"W", t.weight},
@@ -140,10 +142,12 @@ class Listed {
     const bool atomic = std::string(entry_.bubble).find("pairs of cost") != std::string::npos;
     Cost cost = Cost::of_full_stage(program_.shape, values_["F"], values_["I"], values_["W"]);
     if (atomic)
-      cost.pair =
-          values_["FB"] * cost.ticks_per_unit * program_.shape.ranks / program_.shape.stages();
+      cost.pair.ticks.fill(values_["FB"] * cost.ticks_per_unit * program_.shape.ranks /
+                           program_.shape.stages());
     const Figures figures = replayed(atomic ? program_ : decouple_pairs(program_), cost);
-    return bubbles(figures) + peaks(figures);
+    int checked = bubbles(figures);
+    for (const std::string& part : parts_of(entry_.peak)) checked += peaks(part, figures);
+    return checked;
   }
 
  private:
@@ -168,8 +172,7 @@ class Listed {
     return 1;
   }
 
-  int peaks(const Figures& figures) {
-    std::string text(entry_.peak);
+  int peaks(const std::string& text, const Figures& figures) {
     if (starts(text, "none") || text == "<= the limit") return 0;
     const bool bound = starts(text, "<= ");
     const Form form = form_of(text.substr(bound ? 3 : 0));

@@ -119,7 +119,7 @@ Timeline any_timeline(const Program& program, std::uint64_t seed) {
 Cost any_cost(const Shape& shape, std::uint64_t seed) {
   Dice dice(seed);
   Cost cost = Cost::of_full_stage(shape, 1, 2, 1, dice.below(2));
-  if (dice.one_in(2)) cost.pair = 3;
+  if (dice.one_in(2)) cost.pair.ticks.fill(3);
   if (dice.one_in(3)) {
     cost.bytes_per_tick = 4;
     cost.message_bytes = 2;

@@ -46,7 +46,7 @@ TEST(Costs, InvalidMember_IsNamed) {
   EXPECT_EQ(refusal({.forward = {1, 2, 3}}),
             "forward has 3 values; allowed are 1, p = 2 or one per stage, 4");
   EXPECT_EQ(refusal({.input = {-1}}), "input holds -1; expected numbers from 0 to 1e+15");
-  EXPECT_EQ(refusal({.message_bytes = 1}),
+  EXPECT_EQ(refusal({.message_bytes = {1}}),
             "message_bytes is given without bandwidth; they go together");
   const auto file = std::make_shared<const Costs>(two_unit_stages());
   EXPECT_EQ(refusal({.weight = {1}, .file = file, .file_name = "a.json"}),

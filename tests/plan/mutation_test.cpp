@@ -12,6 +12,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/verify_campaign.hpp"
+#include "support/figures.hpp"
 
 namespace millrace {
 namespace {
@@ -22,7 +23,7 @@ using ::testing::IsEmpty;
 std::vector<Program> valid_programs() {
   std::vector<Program> result;
   for (const ScheduleEntry& entry : schedules()) {
-    const Program compute = decouple_pairs(generate(entry.name, {}));
+    const Program compute = decouple_pairs(generate(entry.name, testing_plan::fitting(entry)));
     result.push_back(compute);
     result.push_back(insert_messages(compute));
   }
@@ -75,7 +76,7 @@ TEST(Mutation, SwappedActions_FailExactlyWhenReplayHangs) {
   std::uint32_t draw = 0;
   int hangs = 0, ends = 0;
   for (const ScheduleEntry& entry : schedules()) {
-    const Program program = decouple_pairs(generate(entry.name, {}));
+    const Program program = decouple_pairs(generate(entry.name, testing_plan::fitting(entry)));
     for (int trial = 0; trial < 60; ++trial) {
       Program swapped = program;
       auto& list = swapped.ranks[random_below(key, draw++, 4) % swapped.ranks.size()];
@@ -100,7 +101,8 @@ TEST(Mutation, SwappedActions_FailExactlyWhenReplayHangs) {
 
 TEST(Mutation, AReceiveAfterItsUseIsNamed) {
   for (const ScheduleEntry& entry : schedules()) {
-    const Program program = insert_messages(decouple_pairs(generate(entry.name, {})));
+    const Program program =
+        insert_messages(decouple_pairs(generate(entry.name, testing_plan::fitting(entry))));
     for (std::size_t r = 0; r < program.ranks.size(); ++r)
       for (std::size_t i = 0; i < program.ranks[r].size(); ++i) {
         if (!is_receive(program.ranks[r][i].op)) continue;
@@ -182,7 +184,8 @@ Transport declared(const std::vector<ChannelCapacity>& capacities) {
 
 TEST(Capacity, MinimalDepthsSufficeTogetherAndNoneCanShrink) {
   for (const ScheduleEntry& entry : schedules()) {
-    const Program program = insert_messages_before_use(decouple_pairs(generate(entry.name, {})));
+    const Program program = insert_messages_before_use(
+        decouple_pairs(generate(entry.name, testing_plan::fitting(entry))));
     const auto capacities = channel_capacities(program);
     Transport transport = declared(capacities);
     EXPECT_THAT(verify(program, transport), IsEmpty()) << entry.name;

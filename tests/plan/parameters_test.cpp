@@ -111,6 +111,8 @@ TEST(Parameters, ThatAreUnsetAreAsTheirDefault) {
     for (const ScheduleParameter& parameter : kScheduleParameters) {
       if (!entry.takes(parameter.name) || default_value(parameter).empty()) continue;
       if (parameter.name == "chunks" && entry.default_chunks != 2) continue;
+      if (parameter.name == "slices" && entry.slice_each_rank) continue;
+      if (entry.name == "stp") continue;  // takes more micro-batches than the default
       const ScheduleOptions unset;
       ScheduleOptions set;
       set_value(set, parameter, default_value(parameter));

@@ -94,7 +94,7 @@ TEST(Report, AtomicPair_CountsTimeOnceMemoryTogether) {
   Cost cost = Cost::unit(one.shape);
 
   EXPECT_EQ(report_of(one, cost).ranks[0].peak_activation, 1);
-  cost.pair = 2;
+  cost.pair.ticks.fill(2);
   const Report atomic = report_of(one, cost);
 
   EXPECT_EQ(atomic.ranks[0].busy, 1 + 2 + 2);

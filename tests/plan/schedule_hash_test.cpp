@@ -47,7 +47,7 @@ class Digest {
 ScheduleOptions shaped(const ScheduleEntry& entry, int ranks, int micro_batches) {
   ScheduleOptions options{.ranks = ranks, .micro_batches = micro_batches};
   if (entry.takes("chunks")) options.chunks = 1 + micro_batches % 3;
-  if (entry.takes("slices")) options.slices = 1 + ranks % 3;
+  if (entry.takes("slices")) options.slices = 1 + ranks % 3 + (entry.slice_each_rank ? ranks : 0);
   if (entry.takes("waves")) options.waves = 1 + micro_batches % 2;
   return options;
 }
@@ -85,10 +85,12 @@ const std::map<std::string_view, std::uint64_t> kDigests = {
     {"1f1b", 17807065798299692169U},
     {"eager-1f1b", 7354188583547752241U},
     {"interleaved", 18184345269180075312U},
+    {"interleaved-pairs", 18224654936567503247U},
     {"bfs", 16344283638689401794U},
     {"bfs-lifo", 7811580999682741962U},
+    {"bfs-balanced", 10714787002682946386U},
     {"zb-h1", 5650546016376737106U},
-    {"zb-h2", 1890824639369735478U},
+    {"zb-h2", 14562666308161897442U},
     {"interleaved-zb", 12453490373865749167U},
     {"group-interleaved", 5660594814169184281U},
     {"grouped-zb", 7992411871297504092U},
@@ -101,12 +103,18 @@ const std::map<std::string_view, std::uint64_t> kDigests = {
     {"zb-auto", 15173618302782655085U},
     {"dualpipe", 3564544418980600872U},
     {"dualpipe-v", 3659395555459354286U},
+    {"stp", 4420418804217793205U},
     {"chimera", 17168179296004528256U},
-    {"wave", 12421763852447721641U},
+    {"bitpipe", 11517140297512680568U},
+    {"wave", 2007945023820750049U},
     {"seq-1f1b", 5417987251129723833U},
     {"seqpipe", 6708147749203069433U},
     {"seq-vpp", 14132790504203295807U},
     {"seq-smart-vpp", 17584794885880580242U},
+    {"slimpipe", 14211636739194487702U},
+    {"slimpipe-eager", 18089503721554505170U},
+    {"slimpipe-zb", 7119712777010787083U},
+    {"slimpipe-zb-eager", 9775767799479228430U},
     {"terapipe", 6260968401220158869U},
     {"forward", 15290065471731072589U},
 };
@@ -115,9 +123,8 @@ TEST(Catalogue, MakesTheProgramsThatItAlwaysMade) {
   for (const ScheduleEntry& entry : schedules()) {
     Digest digest;
     for (const Priced& options : variants(entry)) digest.add(entry.name, options);
-    const auto recorded = kDigests.find(entry.name);
-    ASSERT_NE(recorded, kDigests.end()) << entry.name << " needs " << digest.value() << "U";
-    EXPECT_EQ(digest.value(), recorded->second) << entry.name;
+    const std::uint64_t recorded = kDigests.contains(entry.name) ? kDigests.at(entry.name) : 0;
+    EXPECT_EQ(digest.value(), recorded) << entry.name;
   }
 }
 

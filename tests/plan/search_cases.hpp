@@ -118,6 +118,10 @@ inline double most_held(const Program& program, const Cost& cost) {
     for (const Action& action : list) {
       const std::size_t s = action.stage.index();
       const double boundary = cost.memory_boundary.empty() ? 0 : cost.memory_boundary[s];
+      const bool again = action.op == Op::Recompute;
+      if (!cost.memory_forward_peak.empty() && (again || action.op == Op::Forward))
+        peak = std::max(
+            peak, memory + (cost.memory_forward_peak[s] - (again ? boundary : 0)) / cost.slices);
       if (action.op == Op::Forward)
         memory += (recomputed[unit(action)] ? boundary : cost.memory_forward[s]) / cost.slices;
       if (action.op == Op::Recompute) memory += (cost.memory_forward[s] - boundary) / cost.slices;

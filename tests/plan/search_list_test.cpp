@@ -14,6 +14,7 @@
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
 #include "plan/search_cases.hpp"
+#include "support/figures.hpp"
 
 namespace millrace {
 namespace {
@@ -43,7 +44,7 @@ std::vector<std::vector<double>> starts(const Program& program, const Cost& cost
 TEST(Relist, CatalogueEntries_NeverGetWorse) {
   int improved = 0;
   for (const ScheduleEntry& entry : schedules()) {
-    Program program = generate(entry.name, {.ranks = 4, .micro_batches = 8});
+    Program program = generate(entry.name, testing_plan::fitting(entry));
     Cost cost = Cost::of_full_stage(program.shape, 10, 12, 8, 1);
     for (std::size_t i = 0; i < cost.forward.size(); i += 3) cost.forward[i] *= 1.5;
     const double limit = test::most_held(program, cost);

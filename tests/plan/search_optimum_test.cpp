@@ -146,5 +146,18 @@ TEST(SearchOptimum, FromAProgram_IsNotWorse) {
   EXPECT_THROW((void)search(options), InvalidArgument);
 }
 
+TEST(SearchOptimum, SlicesUnderLittleMemory_AreScheduled) {
+  const SearchResult found = search({.ranks = 4,
+                                     .micro_batches = 4,
+                                     .chunks = 2,
+                                     .slices = 8,
+                                     .memory_limit = 1.2,
+                                     .budget = 100});
+
+  ASSERT_TRUE(found.best.has_value());
+  EXPECT_LE(found.best->makespan, 12.1875);
+  EXPECT_LE(test::most_held(found.best->program, Cost::unit(found.best->program.shape)), 1.1875);
+}
+
 }  // namespace
 }  // namespace millrace

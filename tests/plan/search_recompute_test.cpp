@@ -25,7 +25,7 @@ using test::SmallCase;
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
 /// A small case with times and memory of recompute, every third with I that add memory while they
-/// run, and a limit that is often below what the fastest order needs.
+/// run, every fourth with such F, and a limit that is often below what the fastest order needs.
 SmallCase tight_case(int number, int ranks, int micro_batches, Placement placement) {
   SmallCase of = test::small_case(number, ranks, micro_batches, std::move(placement));
   const RandomKey key{
@@ -39,6 +39,8 @@ SmallCase tight_case(int number, int ranks, int micro_batches, Placement placeme
   of.memory_limit = least + random_below(key, drawn++, static_cast<std::uint32_t>(most - least));
   if (number % 3 == 1)
     for (double& passing : of.cost.memory_input_peak) passing = random_below(key, drawn++, 7);
+  for (int stage = 0; number % 4 == 1 && stage < of.shape.stages(); ++stage)
+    of.cost.memory_forward_peak.push_back(2 + random_below(key, drawn++, 7));
   return of;
 }
 

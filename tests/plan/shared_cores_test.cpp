@@ -238,7 +238,7 @@ TEST(SharedCores, WaitingForAProcessorIsACauseOfItsOwn) {
 TEST(SharedCores, AnAtomicPairTakesOneProcessor) {
   const Program pairs = generate("dualpipe", {.ranks = 4, .micro_batches = 8});
   Cost cost = Cost::unit(pairs.shape);
-  cost.pair = 3;
+  cost.pair.ticks.fill(3);
   cost.cores = 1;
   double work = 0;
   for (const auto& list : pairs.ranks)

@@ -103,7 +103,7 @@ TEST(Simulate, AtomicPairWaitsForBothHalves) {
   Cost cost = Cost::unit(two.shape);
 
   EXPECT_EQ(timeline(two, cost).ranks[0][1], at(1, 2));
-  cost.pair = 2.5;
+  cost.pair.ticks.fill(2.5);
   EXPECT_EQ(timeline(two, cost).ranks[0][1], at(4, 6.5));
   EXPECT_EQ(timeline(two, cost).ranks[0][2], at(4, 6.5));
 }
@@ -114,7 +114,7 @@ TEST(Simulate, AtomicPairsCanDeadlockWhereDecoupledOnesRun) {
   Cost cost = Cost::unit(two.shape);
   EXPECT_TRUE(std::holds_alternative<Timeline>(simulate(Graph(two), cost)));
 
-  cost.pair = 3;
+  cost.pair.ticks.fill(3);
   const auto result = simulate(Graph(two), cost);
 
   ASSERT_TRUE(std::holds_alternative<Deadlock>(result));

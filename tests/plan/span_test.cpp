@@ -8,6 +8,7 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/random_order.hpp"
 #include "plan/search_cases.hpp"
+#include "support/figures.hpp"
 #include "support/order_span.hpp"
 #include "support/small_programs.hpp"
 
@@ -95,10 +96,7 @@ TEST(Span, IsSmallestAndSlopeOfManySteps) {
 
 TEST(Span, IsTheSlopeOfManyStepsOfEverySchedule) {
   for (const ScheduleEntry& entry : schedules()) {
-    ScheduleOptions options;
-    options.ranks = 4;
-    options.micro_batches = 8;
-    if (entry.takes("slices")) options.slices = 2;
+    const ScheduleOptions options = testing_plan::fitting(entry);
     const Program compute = generate(entry.name, options);
     for (const bool lowered : {false, true}) {
       const Program schedule = lowered ? insert_messages(insert_reductions(compute)) : compute;
@@ -108,7 +106,7 @@ TEST(Span, IsTheSlopeOfManyStepsOfEverySchedule) {
       cost.bytes_per_tick = 1;
       cost.message_bytes = 3;
       cost.contention = true;
-      if (schedule.shape.slices == 1) cost.pair = 9;
+      if (schedule.shape.slices == 1) cost.pair.ticks.fill(9);
 
       const Report all = span_report(schedule, cost);
 

@@ -11,6 +11,7 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
+#include "support/figures.hpp"
 #include "support/naive_replay.hpp"
 #include "support/small_programs.hpp"
 
@@ -45,10 +46,7 @@ Report summed_report(const Program& program, const Cost& cost) {
 std::vector<Program> summed_programs() {
   std::vector<Program> all;
   for (const ScheduleEntry& entry : schedules()) {
-    ScheduleOptions options;
-    options.ranks = 4;
-    options.micro_batches = 8;
-    if (entry.takes("slices")) options.slices = 2;
+    const ScheduleOptions options = testing_plan::fitting(entry);
     Program compute = generate(entry.name, options);
     if (!compute.shape.forward_only) all.push_back(std::move(compute));
   }

@@ -87,8 +87,8 @@ TEST(Verify, ReportsBadPairs) {
             "rule 4, rank 0, position 0: 0F0 leads a pair with 0B0 of the same micro-batch, which "
             "depends on it");
   EXPECT_EQ(
-      text(verify(program(straight(1, 2), {"0F0+ 0F1 0B0 0B1"}))),
-      "rule 4, rank 0, position 0: 0F0 leads a pair with 0F1; a pair is one F and one B or I");
+      text(verify(program(straight(1, 2), {"0F0 0F1 0R0+ 0B0 0B1"}))),
+      "rule 4, rank 0, position 2: 0R0 leads a pair with 0B0; a pair is two of F, B, I and W");
   EXPECT_EQ(text(verify(program(straight(1, 1), {"0F0 0B0+"}))),
             "rule 4, rank 0, position 1: 0B0 leads a pair but is the last action of its rank");
 }

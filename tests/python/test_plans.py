@@ -15,8 +15,12 @@ COSTS = {
     "times": (["--f", "1.5", "--i", "2", "--w", "0.5"], {"forward": 1.5, "input": 2, "weight": 0.5}),
     "stages": (["--f", "1,2,1,1", "--mem-f", "3"], {"forward": [1, 2, 1, 1], "memory_forward": 3}),
     "links": (
-        ["--latency", "0.25", "--bandwidth", "2", "--message-bytes", "1", "--contention"],
-        {"latency": 0.25, "bandwidth": 2, "message_bytes": 1, "contention": True},
+        ["--latency", "0.25", "--bandwidth", "2", "--message-bytes", "1,3,2", "--contention"],
+        {"latency": 0.25, "bandwidth": 2, "message_bytes": [1, 3, 2], "contention": True},
+    ),
+    "pairs": (
+        ["--pair-cost", "2.5", "--pair-input", "1.75", "--pair-weight", "1.5", "--pair-forward", "1.25"],
+        {"pair_cost": 2.5, "pair_input": 1.75, "pair_weight": 1.5, "pair_forward": 1.25},
     ),
     "cores": (["--cores", "2", "--rank-speed", "1,1,2,1"], {"cores": 2, "rank_speed": np.array([1, 1, 2, 1])}),
 }
@@ -32,7 +36,7 @@ def same(figures, report):
 
 def generated(name, costs):
     try:
-        return millrace.generate(name, 4, 8, costs=costs)
+        return millrace.generate(name, 4, 12, costs=costs)
     except millrace.InvalidArgument as refusal:
         return str(refusal)
 
@@ -41,7 +45,7 @@ def generated(name, costs):
 @pytest.mark.parametrize("name", NAMES)
 def test_simulates_as_the_command_does(command, name, kind):
     flags, costs = COSTS[kind]
-    ran = command.run("simulate", name, "-p", 4, "-m", 8, "--json", *flags)
+    ran = command.run("simulate", name, "-p", 4, "-m", 12, "--json", *flags)
     program = generated(name, costs)
     if isinstance(program, str):
         assert ran.returncode == 2 and ran.stdout == ""
@@ -56,7 +60,7 @@ def test_simulates_as_the_command_does(command, name, kind):
 def test_writes_what_the_command_writes(command, name):
     program = generated(name, None)
     assert isinstance(program, millrace.Program), program
-    show = ["show", name, "-p", 4, "-m", 8]
+    show = ["show", name, "-p", 4, "-m", 12]
     assert program.to_plan() == command.text(*show, "--plan")
     assert program.svg() == command.text(*show, "--svg")
     assert program.trace() == command.text(*show, "--trace")

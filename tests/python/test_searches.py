@@ -50,6 +50,14 @@ def test_a_sweep_takes_passes_and_copies(command):
         millrace.sweep(["1f1b"], 2, [4], costs={"data_parallel": 2})
 
 
+def test_a_search_weighs_pairs_and_whole_backwards(command):
+    said = command.json("search", "-p", 2, "-m", 4, "--pair-cost", 2, "--full-backward", "--budget", 300)
+    result = millrace.search(2, 4, costs={"pair_cost": 2}, full_backward=True, budget=300)
+    assert result.best.makespan == said["makespan"] < millrace.search(2, 4, full_backward=True, budget=300).best.makespan
+    for found in result.front:
+        assert not {"I", "W"} & set("".join(text for rank in found.program.texts() for text in rank))
+
+
 def test_what_was_found_can_be_generated_again():
     found = next(found for found in millrace.search(2, 6, budget=0).front if not found.refinement)
     again = millrace.generate(found.generator, 2, 6, **found.parameters)

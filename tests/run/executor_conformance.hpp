@@ -94,7 +94,7 @@ void for_each_schedule(Use&& use) {
   for (const ScheduleEntry& schedule : schedules()) {
     int generated = 0;
     for (const auto& [ranks, micro_batches] :
-         {std::pair{1, 1}, {2, 3}, {3, 2}, {2, 4}, {4, 4}, {4, 8}, {4, 10}}) {
+         {std::pair{1, 2}, {2, 3}, {3, 2}, {2, 6}, {4, 4}, {4, 8}, {4, 10}}) {
       const auto program = try_generate(schedule, ranks, micro_batches);
       if (program == nullptr) continue;
       ++generated;

@@ -39,6 +39,11 @@ inline ScheduleOptions sized(int ranks, int micro_batches) {
   return options;
 }
 
+/// 4 ranks, and 8 micro-batches or, where the schedule needs more, 12.
+inline ScheduleOptions fitting(const ScheduleEntry& entry) {
+  return sized(4, entry.name == "stp" ? 12 : 8);
+}
+
 /// The micro-batch counts at which schedules change: 1, p-1, p, p+1, 2p-1, 2p, 3p, 8p.
 inline std::set<int> telling_micro_batches(int p) {
   std::set<int> counts = {1, p - 1, p, p + 1, 2 * p - 1, 2 * p, 3 * p, 8 * p};

@@ -38,7 +38,7 @@ class NaiveReplay {
         auto& done = result[r];
         if (done.size() == program_.ranks[r].size()) continue;
         const Action& action = program_.ranks[r][done.size()];
-        if (cost_.pair && action.with_next) {
+        if (time_of_pair(r, done.size()) >= 0) {
           const auto both = attempt_pair(
               static_cast<int>(r), action, program_.ranks[r][done.size() + 1], free[r]);
           if (!both) continue;
@@ -187,8 +187,19 @@ class NaiveReplay {
     const auto first = ready(rank, one, free), second = ready(rank, two, free);
     if (!first || !second) return std::nullopt;
     const double start = std::max(*first, *second);
-    done_[key(one)] = done_[key(two)] = {start + *cost_.pair, rank};
-    return Interval{start, start + *cost_.pair};
+    const double end = start + cost_.pair.of(one.op, two.op);
+    done_[key(one)] = done_[key(two)] = {end, rank};
+    for (const Action* half : {&one, &two})
+      if (makes_weights(*half) && --weights_left_[copy(*half)] == 0)
+        add_over_copies(copy(*half), static_cast<std::size_t>(rank), end);
+    return Interval{start, end};
+  }
+
+  /// Of the pair that begins there; below 0 where its halves follow one another.
+  double time_of_pair(std::size_t rank, std::size_t at) const {
+    const auto& list = program_.ranks[rank];
+    const bool pair = list[at].with_next && at + 1 < list.size();
+    return pair ? cost_.pair.of(list[at].op, list[at + 1].op) : -1;
   }
 
   static bool makes_weights(const Action& action) {

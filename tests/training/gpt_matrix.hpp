@@ -46,7 +46,8 @@ inline std::vector<std::string> schedules_that_train() {
 
 /// Adds micro-batches in an order of its own, so has the bits of its program and no others.
 inline bool has_own_order(std::string_view schedule) {
-  static const std::set<std::string_view> names = {"gpipe-lifo", "bfs-lifo", "dualpipe", "chimera"};
+  static const std::set<std::string_view> names = {
+      "gpipe-lifo", "bfs-lifo", "dualpipe", "stp", "chimera", "bitpipe"};
   return names.contains(schedule);
 }
 
@@ -72,15 +73,18 @@ inline std::vector<test::Factor> gpt_factors() {
 /// what is said here.
 inline std::vector<test::Exclusion> gpt_exclusions() {
   struct Row {
-    bool is_bidirectional, takes_slices, divides_cycles, fits_slices, has_own_order;
+    bool is_bidirectional, takes_slices, divides_cycles, fits_slices, has_own_order, fills_slices,
+        braids;
   };
   std::vector<Row> rows;
   for (const std::string& name : schedules_that_train())
-    rows.push_back({name == "dualpipe" || name == "chimera",
+    rows.push_back({name == "dualpipe" || name == "chimera" || name == "bitpipe",
                     find_schedule(name).takes("slices"),
                     name == "seq-vpp",
                     name == "seq-vpp" || name == "seq-smart-vpp",
-                    has_own_order(name)});
+                    has_own_order(name),
+                    find_schedule(name).slice_each_rank,
+                    name == "stp"});
   const auto row = [rows](const test::Choice& c) { return rows[c[kSchedule]]; };
   const auto ranks = [](const test::Choice& c) { return c[kRanks] + 1; };
   const auto slices = [](const test::Choice& c) { return c[kSlices] + 1; };
@@ -93,6 +97,12 @@ inline std::vector<test::Exclusion> gpt_exclusions() {
        [=](const test::Choice& c) { return row(c).fits_slices && slices(c) > ranks(c); }},
       {"the slices of a cycle divide the ranks",
        [=](const test::Choice& c) { return row(c).divides_cycles && ranks(c) % slices(c) != 0; }},
+      {"a group of one micro-batch has a slice for each rank",
+       [=](const test::Choice& c) { return row(c).fills_slices && slices(c) < ranks(c); }},
+      {"braided units need 3p-1 micro-batches",
+       [=](const test::Choice& c) {
+         return row(c).braids && kGptMicroBatches < 3 * static_cast<int>(ranks(c)) - 1;
+       }},
       {"one process sends nobody anything",
        [=](const test::Choice& c) { return ranks(c) == 1 && c[kPlace] >= 3; }},
       {"an order of its own is that of one program",

@@ -50,7 +50,7 @@ class Costs:
         memory_boundary: Numbers | None = None,
         latency: Numbers | None = None,
         bandwidth: Numbers | None = None,
-        message_bytes: float | None = None,
+        message_bytes: Numbers | None = None,
         contention: bool | None = None,
         rank_speed: Numbers | None = None,
         cores: int | None = None,
@@ -60,6 +60,9 @@ class Costs:
         tree_of_sums: bool | None = None,
         atomic_pairs: bool | None = None,
         pair_cost: float | None = None,
+        pair_input: float | None = None,
+        pair_weight: float | None = None,
+        pair_forward: float | None = None,
         file: Path | None = None,
     ) -> None: ...
     @property
@@ -87,7 +90,7 @@ class Costs:
     @property
     def bandwidth(self) -> list[float] | None: ...
     @property
-    def message_bytes(self) -> float | None: ...
+    def message_bytes(self) -> list[float] | None: ...
     @property
     def contention(self) -> bool: ...
     @property
@@ -106,6 +109,12 @@ class Costs:
     def atomic_pairs(self) -> bool: ...
     @property
     def pair_cost(self) -> float | None: ...
+    @property
+    def pair_input(self) -> float | None: ...
+    @property
+    def pair_weight(self) -> float | None: ...
+    @property
+    def pair_forward(self) -> float | None: ...
     @property
     def file(self) -> str | None: ...
 
@@ -221,6 +230,7 @@ class Program:
         budget: int = ...,
         seed: int = 1,
         recompute: bool = False,
+        full_backward: bool = False,
         bidirectional: bool = True,
         time_cap_seconds: float | None = None,
     ) -> SearchResult: ...
@@ -254,6 +264,7 @@ def search(
     budget: int = ...,
     seed: int = 1,
     recompute: bool = False,
+    full_backward: bool = False,
     bidirectional: bool = True,
     time_cap_seconds: float | None = None,
 ) -> SearchResult: ...

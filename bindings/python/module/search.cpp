@@ -72,14 +72,17 @@ void set_member(SearchOptions& options, const std::string& name, const py::handl
     options.seed = value.cast<std::uint64_t>();
   else if (name == "recompute")
     options.recompute = value.cast<bool>();
+  else if (name == "full_backward")
+    options.full_backward = value.cast<bool>();
   else if (name == "bidirectional")
     options.bidirectional = options.bidirectional && value.cast<bool>();
   else if (name == "time_cap_seconds")
     options.time_cap_seconds = value.cast<double>();
   else
-    throw InvalidArgument("search has no option '" + name +
-                          "'; known are chunks, slices, objective, memory_limit, budget, seed, "
-                          "recompute, bidirectional, time_cap_seconds, costs and progress");
+    throw InvalidArgument(
+        "search has no option '" + name +
+        "'; known are chunks, slices, objective, memory_limit, budget, seed, "
+        "recompute, full_backward, bidirectional, time_cap_seconds, costs and progress");
 }
 
 void set_members(SearchOptions& options, const py::kwargs& members) {
@@ -161,7 +164,8 @@ void bind_search(py::module_& module, ProgramClass& program) {
              "progress"_a = py::none(),
              "The best schedule for counts, costs and a memory limit, with the gap to what none "
              "can beat. Keywords: chunks, slices, objective ('makespan' or 'span'), memory_limit, "
-             "budget, seed, recompute, bidirectional, time_cap_seconds. `progress` is called with "
+             "budget, seed, recompute, full_backward, bidirectional, time_cap_seconds. `progress` "
+             "is called with "
              "a SearchProgress. Ctrl-C ends it.");
   program.def(
       "search",

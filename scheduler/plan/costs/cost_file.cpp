@@ -30,7 +30,9 @@ bool is_required(const CostMember& row) {
 
 /// How many numbers the list of a row has in the file.
 std::size_t length_of(const CostMember& row, const Costs& costs) {
-  return static_cast<std::size_t>(costs.stages) *
+  const auto stages = static_cast<std::size_t>(costs.stages);
+  if (row.in_file == InFile::Boundaries) return stages - 1;
+  return stages *
          static_cast<std::size_t>(row.in_file == InFile::StagesAndSlices ? costs.slices : 1);
 }
 
@@ -78,7 +80,8 @@ double number(const json& value, std::vector<JsonStep> path, bool may_be_negativ
 Numbers numbers(const json& document, const CostMember& row, const Costs& costs) {
   const bool may_be_negative = row.least < 0;
   const json& values = field(document, row.name);
-  if (row.in_file == InFile::Number) return {number(values, {row.name}, may_be_negative)};
+  const bool one = row.in_file == InFile::Boundaries && !values.is_array();
+  if (one || row.in_file == InFile::Number) return {number(values, {row.name}, may_be_negative)};
   const std::size_t expected = length_of(row, costs);
   if (!values.is_array() || values.size() != expected)
     throw JsonFault{{row.name},
@@ -145,7 +148,8 @@ void write_member(const Costs& costs, const CostMember& row, nlohmann::ordered_j
   require(row.in_file != InFile::No || !is_set(costs, row),
           fmt::format("{} is set; a cost file does not hold it", row.name));
   const Numbers values = given_numbers(costs, row);
-  if (row.in_file == InFile::Number) {
+  const bool one = row.in_file == InFile::Boundaries && values.size() == 1;
+  if (one || row.in_file == InFile::Number) {
     require(values.size() <= 1, fmt::format("a cost file holds one {} for all links", row.name));
     if (!values.empty() && values.front() != 0) document[std::string(row.name)] = values.front();
   } else if (row.in_file != InFile::No && (!values.empty() || is_required(row))) {

@@ -1,8 +1,10 @@
 // Costs of a shape: every time a whole number of ticks where the given decimals allow it.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fmt/format.h>
 #include <numeric>
+#include <utility>
 
 #include "millrace/core/error.hpp"
 #include "plan/costs/costs.hpp"
@@ -187,13 +189,30 @@ void set_atomic_pairs(Cost& cost) {
   };
   require(uniform(cost.forward) && uniform(cost.backward_input) && uniform(cost.backward_weight),
           named("atomic_pairs") + " needs stages of equal cost: a pair has one time");
-  cost.pair = cost.forward.front() + cost.backward_input.front() + cost.backward_weight.front();
+  const double ticks =
+      cost.forward.front() + cost.backward_input.front() + cost.backward_weight.front();
+  cost.pair.set(Op::Forward, Op::Backward, ticks);
+  cost.pair.set(Op::Forward, Op::BackwardInput, ticks);
 }
 
-void set_pair_cost(Cost& cost, const Costs& costs, const Shape& shape) {
+/// A time of overlapped pairs, and the other half of an F that it is of.
+struct PairMember {
+  std::optional<double> Costs::*time;
+  Op other;
+};
+
+constexpr std::array kPairs = {PairMember{&Costs::pair_cost, Op::Backward},
+                               PairMember{&Costs::pair_cost, Op::BackwardInput},
+                               PairMember{&Costs::pair_input, Op::BackwardInput},
+                               PairMember{&Costs::pair_weight, Op::BackwardWeight},
+                               PairMember{&Costs::pair_forward, Op::Forward}};
+
+void set_pair_costs(Cost& cost, const Costs& costs, const Shape& shape) {
   const Portion portion = portion_of(shape, costs.chunk_costs);
-  cost.pair = whole_if_near(*costs.pair_cost * portion.share / portion.parts * cost.ticks_per_unit /
-                            cost.slices);
+  const double full = cost.ticks_per_unit * portion.share / portion.parts / cost.slices;
+  for (const auto& [time, other] : kPairs)
+    if (const auto given = costs.*time || !costs.file ? costs.*time : (*costs.file).*time)
+      cost.pair.set(Op::Forward, other, whole_if_near(*given * full));
 }
 
 void require_links(const char* name, const std::vector<double>& list, std::size_t ranks) {
@@ -228,12 +247,24 @@ void set_bandwidth(Cost& cost, const std::vector<double>& list, std::size_t rank
   for (const double value : list) cost.link_bytes_per_tick.push_back(value / cost.ticks_per_unit);
 }
 
+void set_messages(Cost& cost, const std::vector<double>& list, const Shape& shape) {
+  const auto counts = [&](int stages) { return std::cmp_equal(list.size(), stages - 1); };
+  require(list.size() == 1 || counts(shape.ranks) || counts(shape.stages()),
+          named("message_bytes") +
+              fmt::format(" has {}; allowed are 1 or one per boundary, p - 1 = {} or {}",
+                          value_count(list.size()),
+                          shape.ranks - 1,
+                          shape.stages() - 1));
+  plan::set_message_bytes(cost, shape, list, counts(shape.stages()) ? shape.stages() : shape.ranks);
+}
+
 /// Of links and ranks, what is given.
-void set_machine(Cost& cost, const Costs& costs, int ranks) {
-  const auto p = static_cast<std::size_t>(ranks);
+void set_machine(Cost& cost, const Costs& costs, const Shape& shape) {
+  const auto p = static_cast<std::size_t>(shape.ranks);
   if (!costs.latency.empty()) set_latency(cost, costs, p);
   if (!costs.bandwidth.empty()) set_bandwidth(cost, costs.bandwidth, p);
-  if (costs.message_bytes) cost.message_bytes = *costs.message_bytes;
+  if (!costs.message_bytes.empty() && costs.stages == 0)
+    set_messages(cost, costs.message_bytes, shape);
   cost.contention = costs.contention;
   cost.cores = costs.cores.value_or(0);
   require(costs.rank_speed.empty() || costs.rank_speed.size() == p,
@@ -243,7 +274,9 @@ void set_machine(Cost& cost, const Costs& costs, int ranks) {
 }
 
 int decimals_of(const Costs& costs) {
-  int most = costs.pair_cost ? decimals_of(*costs.pair_cost) : 0;
+  int most = 0;
+  for (const PairMember& pair : kPairs)
+    most = std::max(most, decimals_of((costs.*pair.time).value_or(0)));
   for (const auto list :
        {&Costs::forward, &Costs::input, &Costs::weight, &Costs::recompute, &Costs::latency})
     most = std::max(most, decimals_of(costs.*list));
@@ -289,11 +322,9 @@ Cost stages_of(const Shape& shape, const Costs& costs) {
 Cost cost_of(const Shape& shape, const Costs& costs) {
   require_consistent(costs);
   Cost cost = stages_of(shape, costs);
-  set_machine(cost, costs, shape.ranks);
-  if (costs.pair_cost)
-    set_pair_cost(cost, costs, shape);
-  else if (costs.atomic_pairs)
-    set_atomic_pairs(cost);
+  set_machine(cost, costs, shape);
+  set_pair_costs(cost, costs, shape);
+  if (costs.atomic_pairs) set_atomic_pairs(cost);
   set_gradients(cost, costs, shape);
   set_passes(cost, costs, shape);
   return cost;

@@ -49,6 +49,8 @@ const std::array kMembers = {
                "Change of memory at F of a full stage (default 1)",
                -kLargestCost,
                InFile::Stages},
+    CostMember{
+        "memory_forward_peak", &Costs::memory_forward_peak, "", -kLargestCost, InFile::Stages},
     CostMember{"memory_input_peak", &Costs::memory_input_peak, "", -kLargestCost, InFile::Stages},
     CostMember{"memory_input",
                &Costs::memory_input,
@@ -108,11 +110,13 @@ const std::array kMembers = {
         "itself for its data-parallel replicas; needs `message_bytes` or `gradient_bytes`",
         0,
         InFile::Number},
-    CostMember{"message_bytes",
-               &Costs::message_bytes,
-               "Bytes of the message of one micro-batch",
-               0,
-               InFile::Number},
+    CostMember{
+        "message_bytes",
+        &Costs::message_bytes,
+        "Bytes of the message of one micro-batch: 1 value, or one per boundary between stages, "
+        "of p full stages or of all p v",
+        0,
+        InFile::Boundaries},
     CostMember{"contention",
                &Costs::contention,
                "Messages of one directed link follow one another; needs `bandwidth`",
@@ -132,17 +136,31 @@ const std::array kMembers = {
                false},
     CostMember{"atomic_pairs",
                &Costs::atomic_pairs,
-               "Run overlapped pairs as one op of F + B",
+               "Run overlapped pairs of F with B or I as one op of F + B",
                0,
                InFile::No,
                false},
     CostMember{"pair_cost",
                &Costs::pair_cost,
-               "Run overlapped pairs as one op of this time, of a full stage (default: one half "
-               "after the other)",
+               "Run overlapped pairs of F with B or I as one op of this time, of a full stage "
+               "(default: one half after the other)",
                0,
-               InFile::No,
-               false},
+               InFile::Number},
+    CostMember{"pair_input",
+               &Costs::pair_input,
+               "The same for F with I (default: `pair_cost`)",
+               0,
+               InFile::Number},
+    CostMember{"pair_weight",
+               &Costs::pair_weight,
+               "The same for F with W (default: one half after the other)",
+               0,
+               InFile::Number},
+    CostMember{"pair_forward",
+               &Costs::pair_forward,
+               "The same for F with F (default: one half after the other)",
+               0,
+               InFile::Number},
 };
 
 const Numbers* list_of(const Costs& costs, const CostMember& row) {
@@ -188,12 +206,13 @@ bool is_given(const Costs& costs, const CostMember& row) {
 
 void require_bandwidth(const Costs& costs) {
   const bool sized =
-      costs.message_bytes || !costs.gradient_bytes.empty() ||
-      (costs.file && (costs.file->message_bytes || !costs.file->gradient_bytes.empty()));
+      !costs.message_bytes.empty() || !costs.gradient_bytes.empty() ||
+      (costs.file && (!costs.file->message_bytes.empty() || !costs.file->gradient_bytes.empty()));
   const bool limited = !costs.bandwidth.empty() || (costs.file && !costs.file->bandwidth.empty());
   if (!costs.bandwidth.empty() && !sized)
     reject_alone("bandwidth", costs.data_parallel > 1 ? "gradient_bytes" : "message_bytes");
-  if (costs.bandwidth.empty() && costs.message_bytes) reject_alone("message_bytes", "bandwidth");
+  if (costs.bandwidth.empty() && !costs.message_bytes.empty())
+    reject_alone("message_bytes", "bandwidth");
   require(!costs.contention || limited,
           named("contention") + " is given without " + named("bandwidth") +
               "; only a link with a bandwidth can be busy");
@@ -245,9 +264,11 @@ void require_consistent(const Costs& costs) {
                              costs.file_name + " has it too; leave one of them out");
   }
   if (!costs.stages) require_bandwidth(costs);
-  require(!costs.atomic_pairs || !costs.pair_cost,
-          named("atomic_pairs") + " and " + named("pair_cost") +
-              " both say how long a pair takes; leave one of them out");
+  for (const auto time : {&Costs::pair_cost, &Costs::pair_input})
+    require(!costs.atomic_pairs || !(costs.*time),
+            named("atomic_pairs") + " and " +
+                named(time == &Costs::pair_cost ? "pair_cost" : "pair_input") +
+                " both say how long a pair takes; leave one of them out");
 }
 
 void require_memory(const Costs& costs) {
@@ -273,7 +294,7 @@ Costs costs_that_apply(const Costs& costs, const Shape& shape) {
   const bool used = costs.data_parallel > 1 || costs.tree_of_sums || shape.replicas() > 1;
   if (costs.gradient_bytes.empty() || used) return applying;
   applying.gradient_bytes.clear();
-  if (!costs.message_bytes) applying.bandwidth.clear();
+  if (costs.message_bytes.empty()) applying.bandwidth.clear();
   return applying;
 }
 
@@ -330,6 +351,7 @@ MeanStage mean_stage(const Costs& costs, int chunks) {
   if (costs.gradient_bytes.empty()) mean.gradient_bytes = of_rank(file.gradient_bytes);
   if (!has_memory(file)) return mean;
   mean.memory_forward = of_rank(file.memory_forward);
+  mean.memory_forward_peak = of_rank(file.memory_forward_peak);
   mean.memory_input = of_rank(file.memory_input);
   mean.memory_weight = of_rank(file.memory_weight);
   if (!file.memory_input_peak.empty()) mean.memory_input_peak = of_rank(file.memory_input_peak);

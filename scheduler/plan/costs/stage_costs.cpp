@@ -70,6 +70,17 @@ std::vector<double> memory(const std::vector<double>& given, const Fit& fit) {
   return result;
 }
 
+/// The most that the F of stages [first, last) add to their rank's memory at any moment, when they
+/// run one after the other.
+double merged_forward_peak(const Costs& given, std::size_t first, std::size_t last) {
+  double level = 0, peak = 0;
+  for (std::size_t stage = first; stage < last; ++stage) {
+    peak = std::max(peak, level + given.memory_forward_peak[stage]);
+    if (!given.memory_forward.empty()) level += given.memory_forward[stage];
+  }
+  return std::max(peak, level);
+}
+
 /// The most that the I of stages [first, last) add to their rank's memory at any moment, when they
 /// run one after the other, the last stage first.
 double merged_input_peak(const Costs& given, std::size_t first, std::size_t last) {
@@ -81,6 +92,14 @@ double merged_input_peak(const Costs& given, std::size_t first, std::size_t last
     peak = std::max(peak, level);
   }
   return peak;
+}
+
+std::vector<double> forward_peaks(const Costs& given, const Fit& fit) {
+  std::vector<double> result;
+  for (std::size_t stage = 0; stage < fit.stages && !given.memory_forward_peak.empty(); ++stage)
+    result.push_back(merged_forward_peak(given, fit.first(stage), fit.first(stage) + fit.of_file) /
+                     static_cast<double>(fit.shared_by));
+  return result;
 }
 
 std::vector<double> input_peaks(const Costs& given, const Fit& fit) {
@@ -143,6 +162,20 @@ constexpr std::array kMemory = {StageList{&Costs::memory_forward, &Cost::memory_
 
 }  // namespace
 
+void plan::set_message_bytes(Cost& cost,
+                             const Shape& shape,
+                             const std::vector<double>& list,
+                             int stages) {
+  cost.boundary_bytes.clear();
+  cost.message_bytes = list.empty() ? 0 : list.front();
+  if (list.size() <= 1) return;
+  const int want = shape.stages();
+  for (int s = 0; s + 1 < want; ++s) {
+    const int before = want <= stages ? (s + 1) * (stages / want) - 1 : s / (want / stages);
+    cost.boundary_bytes.push_back(list[static_cast<std::size_t>(std::min(before, stages - 2))]);
+  }
+}
+
 Cost plan::cost_of_stages(const Shape& shape, const Costs& costs) {
   const Fit fit = fit_of(costs, shape);
   const double finer = static_cast<double>(fit.shared_by * (fit.cuts_slices ? fit.slices : 1));
@@ -151,11 +184,12 @@ Cost plan::cost_of_stages(const Shape& shape, const Costs& costs) {
   cost.ticks_per_unit = finer;
   cost.latency = costs.latency.empty() ? 0 : costs.latency.front() * finer;
   cost.bytes_per_tick = costs.bandwidth.empty() ? 0 : costs.bandwidth.front() / finer;
-  cost.message_bytes = costs.message_bytes.value_or(0);
+  set_message_bytes(cost, shape, costs.message_bytes, costs.stages);
   cost.optimizer = costs.optimizer.value_or(0) * finer;
   cost.after_passes = costs.after_passes.value_or(0) * finer;
   for (const auto& [given, ticks] : kTimes) cost.*ticks = times(costs.*given, fit);
   for (const auto& [given, ticks] : kMemory) cost.*ticks = memory(costs.*given, fit);
+  cost.memory_forward_peak = forward_peaks(costs, fit);
   cost.memory_input_peak = input_peaks(costs, fit);
   cost.memory_boundary = boundaries(costs.memory_boundary, fit);
   return cost;
@@ -165,12 +199,14 @@ Costs costs_of_stages(const Shape& shape, const Cost& cost) {
   Costs costs{.ranks = shape.ranks, .stages = shape.stages(), .slices = cost.slices};
   for (const auto& [given, ticks] : kTimes) costs.*given = cost.*ticks;
   for (const auto& [given, held] : kMemory) costs.*given = cost.*held;
+  costs.memory_forward_peak = cost.memory_forward_peak;
   costs.memory_input_peak = cost.memory_input_peak;
   costs.memory_boundary = cost.memory_boundary;
   costs.latency = cost.link_latency.empty() ? std::vector{cost.latency} : cost.link_latency;
   costs.bandwidth = cost.link_bytes_per_tick.empty() ? std::vector{cost.bytes_per_tick}
                                                      : cost.link_bytes_per_tick;
-  costs.message_bytes = cost.message_bytes;
+  costs.message_bytes =
+      cost.boundary_bytes.empty() ? std::vector{cost.message_bytes} : cost.boundary_bytes;
   costs.optimizer = cost.optimizer;
   costs.after_passes = cost.after_passes;
   costs.rank_speed = cost.rank_speed;
@@ -196,14 +232,21 @@ Costs merged_stages(const Costs& costs, const std::vector<int>& boundaries, int 
   for (const auto& [list, held] : kMemory) (result.*list).clear();
   const bool has_input_peaks = !costs.memory_input_peak.empty() ||
                                (!costs.memory_input.empty() && result.stages < costs.stages);
+  result.memory_forward_peak.clear();
   result.memory_input_peak.clear();
   result.memory_boundary.clear();
+  if (costs.message_bytes.size() > 1) result.message_bytes.clear();
   for (std::size_t s = 0; s + 1 < boundaries.size(); ++s) {
+    if (costs.message_bytes.size() > 1 && s > 0)
+      result.message_bytes.push_back(
+          costs.message_bytes[static_cast<std::size_t>(boundaries[s]) - 1]);
     const auto first = static_cast<std::size_t>(boundaries[s]);
     const auto last = static_cast<std::size_t>(boundaries[s + 1]);
     for (const auto& [list, ticks] : kTimes)
       add_sums(costs.*list, first, last, static_cast<std::size_t>(costs.slices), result.*list);
     for (const auto& [list, held] : kMemory) add_sums(costs.*list, first, last, 1, result.*list);
+    if (!costs.memory_forward_peak.empty())
+      result.memory_forward_peak.push_back(merged_forward_peak(costs, first, last));
     if (has_input_peaks) result.memory_input_peak.push_back(merged_input_peak(costs, first, last));
     if (!costs.memory_boundary.empty())
       result.memory_boundary.push_back(costs.memory_boundary[first]);

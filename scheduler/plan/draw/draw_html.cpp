@@ -33,6 +33,7 @@ json colours(int chunks) {
 json memory(const Cost& cost, bool forward_only) {
   // Without a backward, a forward keeps nothing for it.
   return {{"forward", forward_only ? std::vector<double>() : cost.memory_forward},
+          {"forwardPeak", forward_only ? std::vector<double>() : cost.memory_forward_peak},
           {"peak", cost.memory_input_peak},
           {"input", cost.memory_input},
           {"weight", cost.memory_weight},
@@ -159,7 +160,7 @@ std::string draw_html(const Program& program,
                      {"latency", cost.latency},
                      {"longest", longest(timeline)},
                      {"inputShare", input_share(cost)},
-                     {"atomic", cost.pair.has_value()},
+                     {"atomic", cost.pair.any()},
                      {"letters", std::move(names)},
                      {"lines", std::move(lines)},
                      {"colours", colours(picture::most_chunks(program))},

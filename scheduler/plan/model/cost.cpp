@@ -77,14 +77,20 @@ void Cost::require_fits(const Shape& shape) const {
   require_size_or_none(link_latency, ranks * ranks, "link_latency");
   require_size_or_none(link_bytes_per_tick, ranks * ranks, "link_bytes_per_tick");
   require_size_or_none(rank_speed, ranks, "rank_speed");
-  for (const auto* memory :
-       {&memory_forward, &memory_input_peak, &memory_input, &memory_weight, &memory_boundary})
+  for (const auto* memory : {&memory_forward,
+                             &memory_forward_peak,
+                             &memory_input_peak,
+                             &memory_input,
+                             &memory_weight,
+                             &memory_boundary})
     require_size_or_none(*memory, stages, "memory_*");
   require_size_or_none(gradient_bytes, stages, "gradient_bytes");
+  require_size_or_none(boundary_bytes, stages - 1, "boundary_bytes");
   for (const auto* times :
        {&forward, &backward_input, &backward_weight, &backward, &recompute, &link_latency})
     require_not_negative(*times, "times");
   require_not_negative(gradient_bytes, "gradient_bytes");
+  require_not_negative(boundary_bytes, "boundary_bytes");
   require(latency >= 0 && optimizer >= 0 && after_passes >= 0 && bytes_per_tick >= 0 &&
               message_bytes >= 0,
           "Cost: latency, optimizer, after_passes, bytes_per_tick and message_bytes are at least "
@@ -114,9 +120,10 @@ double Cost::rate(Rank source, Rank destination, int ranks) const {
                              destination.index()];
 }
 
-double Cost::transfer(Rank source, Rank destination, int ranks) const {
-  const double bytes = rate(source, destination, ranks);
-  return bytes == 0 ? 0 : message_bytes / slices / bytes;
+double Cost::transfer(Rank source, Rank destination, int ranks, Stage feeding) const {
+  const double per_tick = rate(source, destination, ranks);
+  const double bytes = boundary_bytes.empty() ? message_bytes : boundary_bytes[feeding.index()];
+  return per_tick == 0 ? 0 : bytes / slices / per_tick;
 }
 
 double Cost::sum_transfer(Stage stage, Rank rank, int ranks) const {

@@ -49,6 +49,16 @@ std::vector<bool> taken_recomputes(Program& program) {
   return any ? had : std::vector<bool>();
 }
 
+/// By node: whether it leads a pair that runs as one, in a program without recomputes; nothing
+/// where no pair can.
+std::vector<bool> leaders(const Program& program, const PairTimes& pairs) {
+  std::vector<bool> leads;
+  if (!pairs.any()) return leads;
+  for (const auto& list : program.ranks)
+    for (std::size_t i = 0; i < list.size(); ++i) leads.push_back(pairs.at(list, i) >= 0);
+  return leads;
+}
+
 /// The program, checked, its pairs decoupled.
 Program orderable(Program program, const Cost& cost) {
   validate(program);
@@ -76,6 +86,9 @@ Program orderable(Program program, const Cost& cost) {
 Job::Job(Program program, const Cost& cost, Work* work)
     : work_counter_(work),
       recomputes_(taken_recomputes(program)),
+      pairs_(cost.pair),
+      speed_(cost.rank_speed),
+      leads_(leaders(program, cost.pair)),
       program_(orderable(std::move(program), cost)),
       graph_(program_, ListOrder::Open),
       passes_(cost.passes) {
@@ -97,6 +110,7 @@ void Job::price_nodes(const Cost& cost) {
   const Program whole = has_recompute() ? program(own_order()) : Program();
   const MemoryModel model(has_recompute() ? whole : program_, cost);
   for (auto* by_node : {&ticks_, &memory_, &room_}) by_node->resize(graph_.size());
+  if (has_pairs()) inside_.resize(graph_.size());
   if (has_recompute()) lead_.resize(graph_.size());
   work_.resize(program_.ranks.size());
   for (Node node = 0; node < size(); ++node) {
@@ -105,15 +119,19 @@ void Job::price_nodes(const Cost& cost) {
     const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[r];
     const MemoryChange change = model.change(action(node));
     ticks_[node] = cost.ticks(action(node)) / speed;
-    double before = change.start;
+    double before = change.start, passing = std::max(0.0, change.transient);
     if (recomputes(node)) {
       const Action again = recompute_of(action(node));
       lead_[node] = cost.ticks(again) / speed;
       ticks_[node] += lead_[node];
-      before += model.change(again).start;
+      const MemoryChange brought = model.change(again);
+      before += brought.start;
+      passing = std::max(passing, brought.transient);
     }
     memory_[node] = before + change.end;
-    room_[node] = std::max(before + std::max(0.0, change.transient), memory_[node]);
+    const double inside = before + passing;
+    if (has_pairs()) inside_[node] = inside;
+    room_[node] = std::max(inside, memory_[node]);
     work_[r] += ticks_[node];
   }
 }
@@ -134,17 +152,25 @@ void Job::price_like(const Job& other, Node node) {
 }
 
 void Job::price_links(const Cost& cost) {
+  if (!cost.boundary_bytes.empty()) sized_ = std::make_unique<Cost>(cost);
   const int ranks = program_.shape.ranks;
   const auto message = [&](int from, int to) {
     const Rank source{from}, destination{to};
     return cost.transfer(source, destination, ranks) + cost.delay(source, destination, ranks);
   };
-  if (cost.link_latency.empty() && cost.link_bytes_per_tick.empty()) {
+  if (!sized_ && cost.link_latency.empty() && cost.link_bytes_per_tick.empty()) {
     link_ = message(0, ranks - 1);
     return;
   }
   for (int from = 0; from < ranks; ++from)
     for (int to = 0; to < ranks; ++to) links_.push_back(message(from, to));
+}
+
+double Job::sized_message(Node producer, Node node) const {
+  const Rank from{static_cast<std::int32_t>(rank_[producer])};
+  const Rank to{static_cast<std::int32_t>(rank_[node])};
+  const Stage feeding = std::min(action(producer).stage, action(node).stage);
+  return sized_->transfer(from, to, ranks(), feeding) + sized_->delay(from, to, ranks());
 }
 
 void Job::price_sums(const Cost& cost) {
@@ -190,7 +216,7 @@ void Job::find_whole() {
   const auto whole = [](double ticks) { return ticks == std::floor(ticks); };
   for (Node node = 0; node < size(); ++node)
     for (const Node producer : producers(node)) whole_ = whole_ && whole(delay(producer, node));
-  whole_ = whole_ && std::ranges::all_of(ticks_, whole);
+  whole_ = whole_ && std::ranges::all_of(ticks_, whole) && std::ranges::all_of(pairs_.ticks, whole);
   for (const Sum& sum : sums_) whole_ = whole_ && whole(sum.transfer) && whole(sum.delay);
   for (const Meeting& meeting : meetings_)
     whole_ = whole_ && std::ranges::all_of(meeting.ways, whole);
@@ -211,7 +237,7 @@ JobOrder Job::own_order() const {
   return order;
 }
 
-Program Job::program(const JobOrder& order) const {
+Program Job::program(const JobOrder& order, const std::vector<bool>& leads) const {
   Program program;
   program.shape = program_.shape;
   program.name = program_.name;
@@ -221,6 +247,7 @@ Program Job::program(const JobOrder& order) const {
     for (Node at = first(r); at < first(r + 1); ++at) {
       if (recomputes(order[at])) program.ranks[r].push_back(recompute_of(action(order[at])));
       program.ranks[r].push_back(action(order[at]));
+      program.ranks[r].back().with_next = !leads.empty() && leads[order[at]];
     }
   }
   return program;

@@ -26,7 +26,7 @@ class Job {
  public:
   /// Requires compute actions only, each once, a recompute only right before its B or I, and no
   /// contention or shared processors in `cost`; throws InvalidArgument otherwise. Overlapped pairs
-  /// are taken as two actions.
+  /// are two nodes.
   /// `work`, which must outlive the job, counts what is looked at and may throw Stopped.
   Job(Program program, const Cost& cost, Work* work = nullptr);
   Job(const Job&) = delete;  // the graph points to the program
@@ -86,6 +86,21 @@ class Job {
   [[nodiscard]] int passes() const { return passes_; }
   [[nodiscard]] bool has_recompute() const { return !recomputes_.empty(); }
   [[nodiscard]] bool recomputes(Node node) const { return has_recompute() && recomputes_[node]; }
+  /// Whether some overlapped pairs run as one.
+  [[nodiscard]] bool has_pairs() const { return pairs_.any(); }
+  /// Ticks of two neighbours that run as one; below 0 where they cannot.
+  [[nodiscard]] double pair_ticks(Node one, Node other) const {
+    if (recomputes(one) || recomputes(other)) return -1;
+    const double ticks = pairs_.of(action(one).op, action(other).op);
+    return speed_.empty() ? ticks : ticks / speed_[rank_[one]];
+  }
+  /// The most that such a pair adds to the rank's memory at any moment.
+  [[nodiscard]] double pair_room(Node one, Node other) const {
+    return std::max(inside_[one] + inside_[other], memory_[one] + memory_[other]);
+  }
+  /// By node: whether it leads a pair of the program the job was made of; empty without pairs.
+  [[nodiscard]] const std::vector<bool>& own_pairs() const { return leads_; }
+
   [[nodiscard]] Node first(std::size_t rank) const {
     return graph_.first(Rank{static_cast<std::int32_t>(rank)});
   }
@@ -102,7 +117,9 @@ class Job {
   [[nodiscard]] double delay(Node producer, Node node) const {
     const std::size_t from = rank_[producer], to = rank_[node];
     if (from == to) return 0;
-    const double message = links_.empty() ? link_ : links_[from * program_.ranks.size() + to];
+    const double message = links_.empty() ? link_
+                           : sized_       ? sized_message(producer, node)
+                                          : links_[from * program_.ranks.size() + to];
     return lead_.empty() ? message : message - lead_[node];
   }
 
@@ -118,26 +135,33 @@ class Job {
 
   /// The order of the program the job was made of.
   [[nodiscard]] JobOrder own_order() const;
-  /// The program that runs `order`, every recompute right before its backward.
-  [[nodiscard]] Program program(const JobOrder& order) const;
+  /// The program that runs `order`, every recompute right before its backward, with the pairs that
+  /// the nodes in `leads` lead.
+  [[nodiscard]] Program program(const JobOrder& order, const std::vector<bool>& leads = {}) const;
 
  private:
   void place_nodes();
   void price_nodes(const Cost& cost);
   void price_links(const Cost& cost);
+  [[nodiscard]] double sized_message(Node producer, Node node) const;
   void price_sums(const Cost& cost);
   void invert();
   void find_whole();
 
   Work* work_counter_;
   std::vector<bool> recomputes_;  // by node; empty when none does
-  Program program_;               // without recompute
+  PairTimes pairs_;
+  std::vector<double> speed_;  // by rank; empty: all 1
+  std::vector<bool> leads_;    // by node; empty without pairs
+  Program program_;            // without recompute
   Graph graph_;
   std::vector<std::uint32_t> rank_;
   std::vector<double> ticks_, memory_, room_, work_;
+  std::vector<double> inside_;          // by node: added to the memory while it runs; with pairs
   std::vector<double> lead_;            // by node: ticks of its recompute; or empty
   double link_ = 0;                     // ticks of every message ...
   std::vector<double> links_;           // ... or by source and destination, where links differ
+  std::unique_ptr<Cost> sized_;         // ... or by boundary, where message sizes differ
   std::vector<Sum> sums_;               // by copy
   std::vector<std::size_t> copy_rank_;  // with sums, by copy
   std::vector<Meeting> meetings_;

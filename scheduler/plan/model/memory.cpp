@@ -89,9 +89,12 @@ MemoryChange MemoryModel::change(const Action& action) const {
     case Op::Forward:
       if (program_->shape.forward_only) break;  // nothing is kept for a backward
       result.start = value(recomputed(action) ? c.memory_boundary : c.memory_forward, action);
+      result.transient = std::max(0.0, value(c.memory_forward_peak, action) - result.start);
       break;
     case Op::Recompute:
       result.start = value(c.memory_forward, action) - value(c.memory_boundary, action);
+      result.transient =
+          std::max(0.0, value(c.memory_forward_peak, action) - value(c.memory_forward, action));
       break;
     case Op::Backward:  // the gradients that its I keeps for its W live inside it
       result.transient =
@@ -142,7 +145,7 @@ MemoryPeak peak_memory(const Program& program,
   for (std::size_t i = 0; i < list.size();) {
     // The halves of an atomic pair hold their memory together.
     std::size_t end = i + 1;
-    while (cost.pair && list[end - 1].with_next && end < list.size()) ++end;
+    if (cost.pair.at(list, i) >= 0) ++end;
     double transient = 0;
     for (std::size_t j = i; j < end; ++j) {
       const MemoryChange change = model.change(list[j]);

@@ -57,10 +57,10 @@ void for_each_group(const std::vector<Action>& list, Use&& use) {
 /// Ends of all actions in a run with F = I = W = 1; a pair takes its halves' sum.
 Timeline unit_run(const Graph& graph) {
   Cost cost = Cost::unit(graph.program().shape);
-  if (!cost.forward.empty()) cost.pair = 3 * cost.forward.front();
+  if (!cost.forward.empty()) cost.pair.ticks.fill(3 * cost.forward.front());
   plan::Clock clock(graph, cost);
   if (clock.run()) return clock.take();
-  const plan::Waits waits{&graph, {}, true};
+  const plan::Waits waits{&graph, {}, &cost.pair};
   const Deadlock deadlock = plan::deadlock(graph, plan::shortest_cycle(waits, clock.next()));
   throw InvalidArgument("messages cannot be inserted: the order of the program has a cycle: " +
                         deadlock.message());

@@ -24,7 +24,7 @@ Timeline run_for_reductions(const Graph& graph) {
   plan::Clock clock(graph, cost);
   if (clock.run()) return clock.take();
   const Deadlock deadlock =
-      plan::deadlock(graph, plan::shortest_cycle({&graph, {}, false}, clock.next()));
+      plan::deadlock(graph, plan::shortest_cycle({&graph, {}, nullptr}, clock.next()));
   throw InvalidArgument("reductions cannot be inserted: the order of the program has a cycle: " +
                         deadlock.message());
 }

@@ -17,13 +17,13 @@ using generators::kFused;
 using generators::phase_program;
 using generators::PhaseRow;
 
-// Columns: grouping, warm-up slope, lag per rank, forwards first, forward only.
+// Columns: grouping, warm-up slope, lag per rank, forwards first, forward only, pairs.
 constexpr PhaseRow kForwardsFirst{Grouping::Whole, 1, kFused, true};
 constexpr PhaseRow kOneFOneB{Grouping::Whole, 1, kFused, false};
 constexpr PhaseRow kEager{Grouping::Whole, 2, kFused, false};
 constexpr PhaseRow kInterleaved{Grouping::Rounds, 2, kFused, false};
+constexpr PhaseRow kInterleavedPairs{Grouping::Rounds, 2, kFused, false, false, true};
 constexpr PhaseRow kZbH1{Grouping::Whole, 1, 1, false};
-constexpr PhaseRow kZbH2{Grouping::Whole, 2, 2, false};
 constexpr PhaseRow kInterleavedZb{Grouping::Rounds, 1, 1, false};
 constexpr PhaseRow kGroupInterleaved{Grouping::Small, 1, 0, false};
 constexpr PhaseRow kGroupedZb{Grouping::Small, 1, 1, false};
@@ -32,6 +32,11 @@ constexpr PhaseRow kSeqPipe{Grouping::CyclesOfP, 2, kFused, false};
 constexpr PhaseRow kSeqPipeOneChunk{Grouping::CyclesOfP, 1, kFused, false};
 constexpr PhaseRow kSeqVpp{Grouping::FullCycles, 2, kFused, false};
 constexpr PhaseRow kSeqSmartVpp{Grouping::CyclesOfPq, 1, kFused, false};
+
+constexpr PhaseRow kSlim{Grouping::One, 1, kFused, false};
+constexpr PhaseRow kSlimEager{Grouping::One, 2, kFused, false};
+constexpr PhaseRow kSlimZb{Grouping::One, 1, 1, false};
+constexpr PhaseRow kSlimZbEager{Grouping::One, 2, 1, false};
 
 template <const PhaseRow& row>
 Program phase(const generators::Request& options) {
@@ -42,6 +47,16 @@ Program lifo(const generators::Request& options) {
   generators::Request reversed = options;
   reversed.order = BackwardOrder::Lifo;
   return phase_program(kForwardsFirst, reversed);
+}
+
+/// ZB-H1 that holds up to p-1 micro-batches more: from m = 2p-1 the span needs all of them; a
+/// single step of fewer ends soonest with m-1 in all.
+Program zb_h2(const generators::Request& options) {
+  const int ranks = options.ranks, micro_batches = options.micro_batches;
+  const bool few = micro_batches >= ranks && micro_batches < 2 * ranks - 1;
+  PhaseRow row = kZbH1;
+  row.more = few ? std::max(ranks, micro_batches - 1) - ranks : ranks - 1;
+  return phase_program(row, options);
 }
 
 Program seqpipe(const generators::Request& options) {
@@ -87,6 +102,15 @@ constexpr std::array kEntries = {
                   .source = "Narayanan et al. 2021 (Megatron-LM)",
                   .own = {"chunks", "group"},
                   .generate = phase<kInterleaved>},
+    ScheduleEntry{.name = "interleaved-pairs",
+                  .title = "Interleaved 1F1B, forward and backward overlapped",
+                  .needs = "m >= 1; group g in p..m, last group full or >= p; default the "
+                           "smallest g",
+                  .bubble = "(p-1)(2FB-F-B)/v for m >= 2p, pairs of cost FB",
+                  .peak = "min(((v-1)g + 2(p-1-r) + 2)/v, m)",
+                  .source = "Megatron-LM, MindSpore",
+                  .own = {"chunks", "group"},
+                  .generate = phase<kInterleavedPairs>},
     ScheduleEntry{.name = "bfs",
                   .title = "Looped breadth-first",
                   .needs = "m >= 1",
@@ -103,6 +127,14 @@ constexpr std::array kEntries = {
                   .source = "PyTorch",
                   .own = {"chunks"},
                   .generate = lifo},
+    ScheduleEntry{.name = "bfs-balanced",
+                  .title = "Looped breadth-first, balanced memory",
+                  .needs = "m >= 1",
+                  .bubble = "(p-1)(F+B)/v for m >= p",
+                  .peak = "min(((v-1)m + p-r)/v, m)",
+                  .source = "PaddlePaddle",
+                  .own = {"chunks"},
+                  .generate = phase<kOneFOneB>},
     ScheduleEntry{.name = "zb-h1",
                   .title = "ZB-H1 (ZB-1p)",
                   .needs = "m >= 1; m >= p for the full gain",
@@ -113,10 +145,11 @@ constexpr std::array kEntries = {
     ScheduleEntry{.name = "zb-h2",
                   .title = "ZB-H2",
                   .needs = "m >= 1; m >= 2p-1 for the full gain",
-                  .bubble = "span (p-1) max(0, F+I-2W) for m >= 2p-1, W <= F; makespan >= (p-1)F",
-                  .peak = "2p-1 for m >= 2p-1",
+                  .bubble = "span (p-1) max(0, F+I-2W) for m >= 2p-1, W <= F; makespan >= (p-1)F; "
+                            "(p-1)F at F=I=W, m >= p",
+                  .peak = "2p-1 for m >= 2p-1; max(p, m-1) for p <= m <= 2p-2",
                   .source = "Qi et al. 2023",
-                  .generate = phase<kZbH2>},
+                  .generate = zb_h2},
     ScheduleEntry{.name = "interleaved-zb",
                   .title = "Interleaved zero bubble",
                   .needs = "m >= 1; group g in p..m, last group full or >= p; default the "
@@ -229,6 +262,14 @@ constexpr std::array kEntries = {
                   .source = "Sea AI, DeepSeek 2025",
                   .own_chunks = 2,
                   .generate = generators::dualpipe_v},
+    ScheduleEntry{.name = "stp",
+                  .title = "STP (tensor and pipeline parallelism braided)",
+                  .needs = "m >= 3p-1",
+                  .bubble = "(p-1)(F+I-W)/2 for W <= min(F,I), halves of a pair one by one",
+                  .peak = "(3p + max(1, r))/2",
+                  .source = "STP 2025",
+                  .own_chunks = 2,
+                  .generate = generators::stp},
     ScheduleEntry{.name = "chimera",
                   .title = "Chimera (bidirectional)",
                   .needs = "p even; m a multiple of p; two replicas",
@@ -236,16 +277,25 @@ constexpr std::array kEntries = {
                   .peak = "p/2 + 1 + min(r, p-1-r)",
                   .source = "Li and Hoefler 2021",
                   .generate = generators::chimera},
-    ScheduleEntry{.name = "wave",
-                  .title = "Wave pipeline (Hanayo)",
-                  .needs = "m >= 1; w waves, v = 2w",
-                  .bubble = "none: list scheduled with the given costs",
-                  .peak = "<= p",
-                  .source = "Liu et al. 2023",
-                  .own = {"waves"},
-                  .timed = true,
+    ScheduleEntry{.name = "bitpipe",
+                  .title = "BitPipe (bidirectional, each way a V)",
+                  .needs = "p even; m a multiple of p; two replicas",
+                  .bubble = "(m/p + 1)(p-2)F/2 at B = 2F",
+                  .peak = "(3p/2 + min(r, p-1-r) + 1)/2",
+                  .source = "Wu et al. 2024",
                   .own_chunks = 2,
-                  .generate = generators::wave},
+                  .generate = generators::bitpipe},
+    ScheduleEntry{
+        .name = "wave",
+        .title = "Wave pipeline (Hanayo)",
+        .needs = "m >= 1; w waves, v = 2w",
+        .bubble = "2(p-1)F/w at F=I=W, m = p; none elsewhere: list scheduled with the given costs",
+        .peak = "<= p",
+        .source = "Liu et al. 2023",
+        .own = {"waves"},
+        .timed = true,
+        .own_chunks = 2,
+        .generate = generators::wave},
     ScheduleEntry{.name = "seq-1f1b",
                   .title = "Seq1F1B",
                   .needs = "m >= 1; causal slices",
@@ -280,6 +330,42 @@ constexpr std::array kEntries = {
                   .source = "MindSpore",
                   .own = {"chunks", "slices"},
                   .generate = phase<kSeqSmartVpp>},
+    ScheduleEntry{.name = "slimpipe",
+                  .title = "SlimPipe (one micro-batch in at least p slices)",
+                  .needs = "q >= p, default p; causal slices",
+                  .bubble = "(p-1)(F+B)/(vq)",
+                  .peak = "min((p-1-r + vq)/(vq), m)",
+                  .source = "SlimPipe 2025, MEPipe 2025",
+                  .own = {"chunks", "slices"},
+                  .slice_each_rank = true,
+                  .generate = phase<kSlim>},
+    ScheduleEntry{.name = "slimpipe-eager",
+                  .title = "SlimPipe, eager warm-up",
+                  .needs = "q >= p, default p; causal slices",
+                  .bubble = "(p-1)(F+B)/(vq), hides latency",
+                  .peak = "min((2(p-1-r) + vq)/(vq), m)",
+                  .source = "SlimPipe 2025, MEPipe 2025",
+                  .own = {"chunks", "slices"},
+                  .slice_each_rank = true,
+                  .generate = phase<kSlimEager>},
+    ScheduleEntry{.name = "slimpipe-zb",
+                  .title = "SlimPipe, zero bubble",
+                  .needs = "q >= p, default p; causal slices",
+                  .bubble = "(p-1)(F+I-W)/(vq) at F=I=W, m >= 2",
+                  .peak = "min((p-1 + vq)/(vq), m)",
+                  .source = "millrace",
+                  .own = {"chunks", "slices"},
+                  .slice_each_rank = true,
+                  .generate = phase<kSlimZb>},
+    ScheduleEntry{.name = "slimpipe-zb-eager",
+                  .title = "SlimPipe, zero bubble, eager warm-up",
+                  .needs = "q >= p, default p; causal slices",
+                  .bubble = "(p-1)(F+I-W)/(vq) at F=I=W, m >= 2, hides latency",
+                  .peak = "min((2(p-1)-r + vq)/(vq), m)",
+                  .source = "millrace",
+                  .own = {"chunks", "slices"},
+                  .slice_each_rank = true,
+                  .generate = phase<kSlimZbEager>},
     ScheduleEntry{.name = "terapipe",
                   .title = "TeraPipe (all slices forward, then backward)",
                   .needs = "m >= 1; causal slices",

@@ -1,5 +1,5 @@
-// The families of generators: the phase programs, the V schedules, the searched ones, Chimera and
-// the wave.
+// The families of generators: the phase programs, the V schedules, the searched ones, those of two
+// replicas and the wave.
 #pragma once
 
 #include "plan/schedules/options.hpp"
@@ -15,19 +15,23 @@ enum class Grouping : std::uint8_t {
   CyclesOfP,   ///< max(1, m / p) cycles, as equal as possible
   CyclesOfPq,  ///< m / (p / q) cycles, as equal as possible
   FullCycles,  ///< the same, refused when a cycle has fewer than p slices
+  One,         ///< one micro-batch, of at least p slices
 };
 
 inline constexpr int kFused = -1;  ///< full backwards, no weight-gradient halves
 
-/// One row of the table. On rank r, with g the first group:
-///   warm = every forward, or slope (p-1-r) + (v-1) g q + q - 1
-///   lag  = lag_per_rank * r weight-gradient halves behind the input-gradient halves, or fused
+/// One row of the table. On rank r, with g the first group and e = min(p-1-r, more):
+///   warm = every forward, or slope (p-1-r) + e + (v-1) g q + q - 1
+///   lag  = lag_per_rank * r + more - e weight-gradient halves after the input-gradient halves, or
+///          fused
 struct PhaseRow {
   Grouping grouping = Grouping::Whole;
   int slope = 1;
   int lag_per_rank = kFused;
   bool forwards_first = false;  ///< warm = every forward
   bool forward_only = false;    ///< no backward is owed
+  int more = 0;                 ///< micro-batches that every rank holds on top
+  bool pairs = false;  ///< one more warm-up forward, then every F is a pair with the B after it
 };
 
 /// The phase program of `row`: warm-up forwards, then forward, backward (and, when split, a weight
@@ -40,12 +44,19 @@ struct PhaseRow {
 /// DualPipeV, overlapped pairs marked; m >= 2p.
 [[nodiscard]] Program dualpipe_v(const Request& options);
 
+/// STP: passes braided in pairs, so that one computes while the other sums over tensor-parallel
+/// ranks; m >= 3p-1.
+[[nodiscard]] Program stp(const Request& options);
+
 /// DualPipe: DualPipeV of half the ranks and micro-batches played twice, mirrored; p even, m even
 /// and >= 2p.
 [[nodiscard]] Program dualpipe(const Request& options);
 
 /// Chimera: two replicas, down and up, units of p micro-batches; p even, m a multiple of p.
 [[nodiscard]] Program chimera(const Request& options);
+
+/// BitPipe: two replicas, each a V, mirrored; p even, m a multiple of p.
+[[nodiscard]] Program bitpipe(const Request& options);
 
 /// About half of 1F1B's activation memory: peak (p+2)/2, rounded down.
 [[nodiscard]] Program v_half(const Request& options);

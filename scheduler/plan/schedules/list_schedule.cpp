@@ -132,7 +132,9 @@ bool JobBoard::admits(int rank, int lane) const {
   const Queue& next = queue(rank, lane);
   const Node node = next.front();
   double wanted = state.memory + job_.room(node);
-  if (next.forward) wanted += reserved(state, node) + state.input_reserve;
+  if (next.forward)
+    wanted = std::max(
+        wanted, state.memory + job_.memory(node) + (reserved(state, node) + state.input_reserve));
   return job_.room(node) <= 0 || within_limit(wanted, policy_.memory_limit);
 }
 

@@ -85,7 +85,23 @@ Request with_defaults(const ScheduleEntry& entry, const Request& options) {
     if (const auto* field = std::get_if<std::optional<int> ScheduleOptions::*>(&parameter.field);
         field != nullptr && entry.takes(parameter.name) && !(filled.**field))
       filled.** field = parameter.preset;
+  if (entry.slice_each_rank && !options.slices) filled.slices = options.ranks;
   return filled;
+}
+
+void require_even_ranks(const Request& options) {
+  require(options.ranks % 2 == 0,
+          named("ranks") + " is " + std::to_string(options.ranks) +
+              "; a bidirectional pipeline works with an even number");
+}
+
+void require_full_rounds(std::string_view schedule, const Request& options) {
+  const int ranks = options.ranks, rounds = options.micro_batches / ranks;
+  require(options.micro_batches % ranks == 0,
+          given("micro_batches", options.micro_batches, options) + "; " + std::string(schedule) +
+              " works with multiples of p: " +
+              (rounds == 0 ? "" : std::to_string(rounds * ranks) + " or ") +
+              std::to_string((rounds + 1) * ranks));
 }
 
 void require_order_found(bool found, const Request& options) {

@@ -48,9 +48,18 @@ inline double memory_limit_of(const Request& options) {
 inline double passing_memory(double input_peak, double input) {
   return std::max(0.0, input_peak - std::max(0.0, input));
 }
+/// The same of an I or F.
 inline double passing_memory(const Request& options) {
-  return passing_memory(options.mean.memory_input_peak.value_or(0), options.mean.memory_input);
+  const MeanStage& mean = options.mean;
+  return std::max(passing_memory(mean.memory_input_peak.value_or(0), mean.memory_input),
+                  mean.memory_forward_peak - mean.memory_forward);
 }
+
+/// Throws unless p is even, as a pipeline of two replicas needs.
+void require_even_ranks(const Request& options);
+
+/// Throws unless m is a multiple of p.
+void require_full_rounds(std::string_view schedule, const Request& options);
 
 /// Throws when a search under that limit found no order.
 void require_order_found(bool found, const Request& options);

@@ -23,7 +23,7 @@ struct RankCosts {
 
   Op forward, input, weight;
   double limit = std::numeric_limits<double>::infinity();
-  double passing = 0;  ///< what the limit already leaves free for an I while it runs
+  double passing = 0;  ///< what the limit already leaves free for an F or I while it runs
 };
 
 /// A pass is one way of a micro-batch over all ranks: even ones go from rank 0 to the last, odd

@@ -46,14 +46,14 @@ class RankWriter {
       : queues_(queues), ranks_(ranks), rank_(rank) {}
 
   /// 1 warm-up forwards, 2 forward - backward (- weight), 3 the weights that are left.
-  std::vector<Action> write(std::size_t warm, int lag) {
+  std::vector<Action> write(std::size_t warm, int lag, bool pairs) {
     const std::size_t total = queues_.forward.size(), owed = queues_.backward.size();
     const bool split = lag != kFused;
     actions_.reserve(total + owed * (split ? 2 : 1));
 
     while (forwards_ < std::min(warm, total)) forward();
     while (backwards_ < owed) {
-      if (forwards_ < total) forward();
+      if (forwards_ < total) forward(pairs);
       backward(split ? Op::BackwardInput : Op::Backward);
       if (split && backwards_ - weights_ > static_cast<std::size_t>(lag)) weight();
     }
@@ -62,7 +62,10 @@ class RankWriter {
   }
 
  private:
-  void forward() { add(Op::Forward, queues_.forward[forwards_++]); }
+  void forward(bool with_next = false) {
+    add(Op::Forward, queues_.forward[forwards_++]);
+    actions_.back().with_next = with_next;
+  }
   void backward(Op op) { add(op, queues_.backward[backwards_++]); }
   void weight() { add(Op::BackwardWeight, queues_.backward[weights_++]); }
 
@@ -166,6 +169,15 @@ std::vector<int> short_cycles(const Request& options, bool full) {
   return balanced(micro_batches, cycles);
 }
 
+/// A group for each micro-batch; its slices alone fill the ranks.
+std::vector<int> groups_of_one(const Request& options) {
+  const int slices = options.slices.value_or(1);
+  require(slices >= options.ranks,
+          given("slices", slices, options) + "; this schedule works from q = p: at least " +
+              std::to_string(options.ranks));
+  return uniform(options.micro_batches, 1);
+}
+
 /// Group sizes of m micro-batches under `grouping`; they sum to m. Throws InvalidArgument for a
 /// group with which the schedule would stall.
 std::vector<int> group_sizes(Grouping grouping, const Request& options) {
@@ -184,6 +196,8 @@ std::vector<int> group_sizes(Grouping grouping, const Request& options) {
       return short_cycles(options, false);
     case Grouping::FullCycles:
       return short_cycles(options, true);
+    case Grouping::One:
+      return groups_of_one(options);
   }
   return {micro_batches};
 }
@@ -207,11 +221,13 @@ Program phase_program(const PhaseRow& row, const Request& options) {
                   .name = {}};
   plan::Work work(options.stop);
   for (int rank = 0; rank < ranks; ++rank) {
-    const int ahead = row.slope * (ranks - 1 - rank) + (chunks - 1) * groups.front() * slices;
+    const int after = ranks - 1 - rank, more = std::min(after, row.more);
+    const int ahead = row.slope * after + more + (chunks - 1) * groups.front() * slices;
+    const int first = ahead + slices - 1 + (row.pairs ? 1 : 0);
     const std::size_t warm =
-        row.forwards_first ? queues.forward.size() : static_cast<std::size_t>(ahead + slices - 1);
-    const int lag = row.lag_per_rank == kFused ? kFused : row.lag_per_rank * rank;
-    program.ranks.push_back(RankWriter(queues, ranks, rank).write(warm, lag));
+        row.forwards_first ? queues.forward.size() : static_cast<std::size_t>(first);
+    const int lag = row.lag_per_rank == kFused ? kFused : row.lag_per_rank * rank + row.more - more;
+    program.ranks.push_back(RankWriter(queues, ranks, rank).write(warm, lag, row.pairs));
     work.spend(program.ranks.back().size());
   }
   return program;

@@ -46,16 +46,8 @@ std::vector<Action> by_slot(std::vector<Slotted> list) {
 
 Program chimera(const Request& options) {
   const int ranks = options.ranks, half = ranks / 2;
-  require(ranks % 2 == 0,
-          named("ranks") + " is " + std::to_string(ranks) +
-              "; a bidirectional pipeline works with an even number");
-  require(options.micro_batches % ranks == 0,
-          given("micro_batches", options.micro_batches, options) +
-              "; chimera works with multiples of p: " +
-              (options.micro_batches < ranks
-                   ? ""
-                   : std::to_string(options.micro_batches / ranks * ranks) + " or ") +
-              std::to_string((options.micro_batches / ranks + 1) * ranks));
+  require_even_ranks(options);
+  require_full_rounds("chimera", options);
 
   Program program{.shape = {.ranks = ranks,
                             .micro_batches = options.micro_batches,

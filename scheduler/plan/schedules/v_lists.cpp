@@ -1,6 +1,6 @@
-// ZBV and DualPipeV as tables of counts, and DualPipe as the mirror of DualPipeV. A rank's list is
-// written as "count times these ops", as the schedules were published. Micro-batches are not
-// written: each chunk's forwards, backwards and weights count up on their own.
+// ZBV, DualPipeV and STP as tables of counts, and DualPipe as the mirror of DualPipeV. A rank's
+// list is written as "count times these ops", as the schedules were published. Micro-batches are
+// not written: each chunk's forwards, backwards and weights count up on their own.
 #include <algorithm>
 #include <deque>
 #include <string>
@@ -144,51 +144,74 @@ std::vector<Step> dualpipe_v_steps(int p, int r, int m) {
           {r + 1, {kOldestW}}};
 }
 
-void require_full_pipe(const Request& options) {
-  require(options.micro_batches >= 2 * options.ranks,
+/// The nine phases; the fifth changes from full backwards to input halves for its last r pairs.
+std::vector<Step> stp_steps(int p, int r, int m) {
+  const int after = p - 1 - r, pairs = 2 * (m - 3 * p + 1) + 1 + 2 * r;
+  std::vector<Step> steps = {{2 * after, {kF0}},
+                             {r + 1, {kF0, kF1}},
+                             {r + 1, {kF0}},
+                             {after, {paired(kF1), kI1, kF0, kOldestW}}};
+  for (int pair = 0; pair < pairs; ++pair) {
+    const bool split = pair >= pairs - r;
+    steps.push_back({1,
+                     pair % 2 == 0 ? std::vector{paired(kF1), split ? kI1 : kB1}
+                                   : std::vector{paired(kF0), split ? kI0 : kB0}});
+  }
+  steps.insert(steps.end(),
+               {{2 * p - 2 - r, {kB0, paired(kF1), kI1}},
+                {r + 1, {kB0, kB1}},
+                {after, {kB0, kOldestW, kOldestW}},
+                {1, {kB0}},
+                {2 * r, {kOldestW}}});
+  return steps;
+}
+
+/// Throws where the table of a schedule has a count below 0: for fewer micro-batches than `least`.
+void require_full_pipe(const Request& options, const char* formula, int least) {
+  require(options.micro_batches >= least,
           given("micro_batches", options.micro_batches, options) +
-              "; this schedule works from m = 2p: at least " + std::to_string(2 * options.ranks));
+              "; this schedule works from m = " + formula + ": at least " + std::to_string(least));
+}
+
+/// A V of two chunks, from the steps of each rank; some have them for a least m, and leave out the
+/// actions of the micro-batches that are not there.
+template <class Steps>
+Program vee_program(const Request& options, int micro_batches, Steps&& steps) {
+  const int ranks = options.ranks;
+  Program program{.shape = vee_shape(options), .ranks = {}, .name = {}};
+  plan::Work work(options.stop);
+  for (int rank = 0; rank < ranks; ++rank) {
+    program.ranks.push_back(expand(steps(ranks, rank, micro_batches),
+                                   {Stage{rank}, Stage{2 * ranks - 1 - rank}},
+                                   options.micro_batches));
+    work.spend(program.ranks.back().size());
+  }
+  return program;
 }
 
 }  // namespace
 
 Program zb_v(const Request& options) {
-  const int ranks = options.ranks;
-  const int long_enough = std::max(2 * ranks - 1, options.micro_batches);
-  Program program{.shape = vee_shape(options), .ranks = {}, .name = {}};
-  plan::Work work(options.stop);
-  for (int rank = 0; rank < ranks; ++rank) {
-    program.ranks.push_back(expand(zb_v_steps(ranks, rank, long_enough),
-                                   {Stage{rank}, Stage{2 * ranks - 1 - rank}},
-                                   options.micro_batches));
-    work.spend(program.ranks.back().size());
-  }
-  return program;
+  return vee_program(options, std::max(2 * options.ranks - 1, options.micro_batches), zb_v_steps);
 }
 
 Program dualpipe_v(const Request& options) {
-  require_full_pipe(options);
-  const int ranks = options.ranks;
-  Program program{.shape = vee_shape(options), .ranks = {}, .name = {}};
-  plan::Work work(options.stop);
-  for (int rank = 0; rank < ranks; ++rank) {
-    program.ranks.push_back(expand(dualpipe_v_steps(ranks, rank, options.micro_batches),
-                                   {Stage{rank}, Stage{2 * ranks - 1 - rank}},
-                                   options.micro_batches));
-    work.spend(program.ranks.back().size());
-  }
-  return program;
+  require_full_pipe(options, "2p", 2 * options.ranks);
+  return vee_program(options, options.micro_batches, dualpipe_v_steps);
+}
+
+Program stp(const Request& options) {
+  require_full_pipe(options, "3p-1", 3 * options.ranks - 1);
+  return vee_program(options, options.micro_batches, stp_steps);
 }
 
 Program dualpipe(const Request& options) {
   const int ranks = options.ranks, half = options.micro_batches / 2;
-  require(ranks % 2 == 0,
-          named("ranks") + " is " + std::to_string(ranks) +
-              "; a bidirectional pipeline works with an even number");
+  require_even_ranks(options);
   require(options.micro_batches % 2 == 0,
           named("micro_batches") + " is " + std::to_string(options.micro_batches) +
               "; a bidirectional pipeline works with an even number, half of it each way");
-  require_full_pipe(options);
+  require_full_pipe(options, "2p", 2 * ranks);
 
   Program program{.shape = {.ranks = ranks,
                             .micro_batches = options.micro_batches,

@@ -124,12 +124,15 @@ int chunk_cap(const Request& options) {
 double most_held(const Timetable& timetable, const Request& options) {
   const double forward = options.mean.memory_forward / 2, input = options.mean.memory_input / 2;
   const double inside = std::max(0.0, options.mean.memory_input_peak.value_or(0) / 2);
+  const double passing = options.mean.memory_forward_peak / 2;
   double most = 0;
   for (const TimetableRow& line : timetable) {
     double level = 0;
     for (const Symbol symbol : line) {
       const bool is_input = symbol == kb || symbol == kB;
-      if (symbol == kF || symbol == kf) level += forward;
+      const bool is_forward = symbol == kF || symbol == kf;
+      if (is_forward) most = std::max(most, level + passing);
+      if (is_forward) level += forward;
       if (is_input) most = std::max(most, level + inside);
       if (is_input) level += input;
       if (symbol == kOwed) level += options.mean.memory_weight / 2;

@@ -146,6 +146,7 @@ Cost stage_costs(const Request& options) {
   Cost cost = Cost::of_full_stage(
       shape, options.mean.forward, options.mean.input, options.mean.weight, options.mean.latency);
   cost.memory_forward.assign(cost.forward.size(), options.mean.memory_forward);
+  cost.memory_forward_peak.assign(cost.forward.size(), options.mean.memory_forward_peak);
   cost.memory_input.assign(cost.forward.size(), options.mean.memory_input);
   cost.memory_weight.assign(cost.forward.size(), options.mean.memory_weight);
   cost.memory_input_peak.assign(cost.forward.size(), options.mean.memory_input_peak.value_or(0));
@@ -166,7 +167,9 @@ std::vector<RankCosts> rank_costs(const Request& options, const Cost& cost) {
     own.weight = {cost.backward_weight[r] / speed, value(cost.memory_weight, r)};
     own.limit = options.ranks * own.forward.memory + growth(own);
     if (!options.memory_limit) continue;
-    own.passing = passing_memory(value(cost.memory_input_peak, r), own.input.memory);
+    const double in_forward = value(cost.memory_forward_peak, r) - own.forward.memory;
+    own.passing = passing_memory(std::max(value(cost.memory_input_peak, r), in_forward),
+                                 own.input.memory);  // a forward runs where its I fits too
     own.limit = *options.memory_limit - own.passing;
   }
   return costs;

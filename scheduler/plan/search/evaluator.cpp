@@ -23,7 +23,9 @@ Evaluator::Evaluator(const Job& job, Objective objective)
     unit_ = std::make_unique<Evaluator>(*job.unit_run(), Objective::Makespan);
 }
 
-bool Evaluator::reset(const JobOrder& order) {
+bool Evaluator::reset(const JobOrder& order, const std::vector<bool>& leads) {
+  leads_ = leads;
+  if (leads_.empty() && job_.has_pairs()) leads_.resize(job_.size());
   begin(order);
   keep(order);
   return objective_value_ < std::numeric_limits<double>::infinity();
@@ -54,6 +56,7 @@ double Evaluator::try_order(const JobOrder& order,
       trial_[order_[at]] = kNotYet;
       state.left += job_.ticks(order_[at]);
     }
+    if (!leads_.empty()) state.left = work(order, r, next);
     ranks_[r] = state;
   }
   trial_value_ = run(order, bound);
@@ -117,17 +120,18 @@ void Evaluator::find_ends(const JobOrder& order) {
 /// The rank whose start a longest path to the action at a place begins with.
 std::size_t Evaluator::origin(const JobOrder& order, std::size_t at) const {
   while (true) {
-    const Node node = order[at];
-    const std::size_t rank = job_.rank(node);
+    at = head(order, at);
+    const std::size_t rank = job_.rank(order[at]);
     const bool first = at == job_.first(rank);
     double latest = first ? trial_starts_[rank] : trial_[order[at - 1]];
     Node before = kNoNode;
-    for (const Node producer : job_.producers(node)) {
-      const double arrival = trial_[producer] + job_.delay(producer, node);
-      if (arrival <= latest) continue;
-      latest = arrival;
-      before = producer;
-    }
+    for (std::size_t half = at; half <= tail(order, at); ++half)
+      for (const Node producer : job_.producers(order[half])) {
+        const double arrival = trial_[producer] + job_.delay(producer, order[half]);
+        if (arrival <= latest) continue;
+        latest = arrival;
+        before = producer;
+      }
     if (before == kNoNode && first) return rank;
     at = before == kNoNode ? at - 1 : place_[before];
   }
@@ -147,12 +151,21 @@ Node Evaluator::first_not_before(std::size_t rank, double time) const {
   return static_cast<Node>(found - order_.begin());
 }
 
+/// What a rank runs from a place on.
+double Evaluator::work(const JobOrder& order, std::size_t rank, std::size_t from) const {
+  double work = 0;
+  for (std::size_t at = from; at < job_.first(rank + 1); at = tail(order, at) + 1)
+    work += ticks(order, at);
+  return work;
+}
+
 /// All of `order` from `trial_starts_`.
 double Evaluator::run_whole(const JobOrder& order, double bound) {
   std::ranges::fill(trial_, kNotYet);
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     replay_.begin_at(r, job_.first(r));
-    ranks_[r] = {.clock = trial_starts_[r], .left = job_.work(r)};
+    const double left = leads_.empty() ? job_.work(r) : work(order, r, job_.first(r));
+    ranks_[r] = {.clock = trial_starts_[r], .left = left};
   }
   return run(order, bound);
 }
@@ -160,7 +173,10 @@ double Evaluator::run_whole(const JobOrder& order, double bound) {
 double Evaluator::run(const JobOrder& order, double bound) {
   exceeding_ = order.size();
   const bool done = replay_.run_lists(
-      [&](Rank rank, Node place, Node) { return advance(order, rank.index(), place, bound); },
+      [&](Rank rank, Node place, Node) {
+        return leads_.empty() ? advance<false>(order, rank.index(), place, bound)
+                              : advance<true>(order, rank.index(), place, bound);
+      },
       [&](std::size_t, Node wanted) { return trial_[wanted] != kNotYet; });
   if (!done) return std::numeric_limits<double>::infinity();
   find_ends(order);
@@ -174,26 +190,36 @@ double Evaluator::run(const JobOrder& order, double bound) {
   return value <= bound || was_seen ? value : std::numeric_limits<double>::infinity();
 }
 
+/// The first producer that has not run, or kNoNode with `begin` moved to when all have arrived.
+inline Node Evaluator::inputs(Node node, double& begin) const {
+  return wait_for(job_.producers(node), begin, [&](Node producer) {
+    const double end = trial_[producer];
+    return end == kNotYet ? kNotYet : std::max(0.0, end + job_.delay(producer, node));
+  });
+}
+
 /// Runs a rank as far as it gets; stops the run when the objective must exceed the bound.
+template <bool kPairs>
 Halt Evaluator::advance(const JobOrder& order, std::size_t rank, Node place, double bound) {
   RankState& state = ranks_[rank];
   const Node from = place, last = job_.first(rank + 1);
   Node wanted = kNoNode;
   for (; place < last; ++place) {
     const Node node = order[place];
+    const bool pair = kPairs && leads_[node];
     double begin = state.clock;
-    wanted = wait_for(job_.producers(node), begin, [&](Node producer) {
-      const double end = trial_[producer];
-      return end == kNotYet ? kNotYet : std::max(0.0, end + job_.delay(producer, node));
-    });
+    wanted = inputs(node, begin);
+    if (pair && wanted == kNoNode) wanted = inputs(order[place + 1], begin);
     if (wanted != kNoNode) break;
     if (passes_ * (begin + state.left - trial_starts_[rank]) > bound) {
       exceeding_ = place;
       replay_.stop();
       break;
     }
-    state.clock = trial_[node] = begin + job_.ticks(node);
-    state.left -= job_.ticks(node);
+    const double taken = pair ? job_.pair_ticks(node, order[place + 1]) : job_.ticks(node);
+    state.clock = trial_[node] = begin + taken;
+    state.left -= taken;
+    if (pair) trial_[order[++place]] = state.clock;
   }
   job_.spend(1 + place - from);
   return {place, wanted, wanted == kNoNode ? rank : job_.rank(wanted)};
@@ -208,8 +234,8 @@ Figures Evaluator::figures(const JobOrder& order) {
   double first = std::numeric_limits<double>::infinity(), last = 0, plain = 0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     if (job_.first(r) == job_.first(r + 1)) continue;
-    const Node begin = order[job_.first(r)];
-    first = std::min(first, trial_[begin] - job_.ticks(begin));
+    const Node begin = job_.first(r);
+    first = std::min(first, trial_[order[begin]] - ticks(order, begin));
     last = std::max(last, trial_ends_[r].time);
     plain = std::max(plain, ranks_[r].clock);
   }
@@ -220,8 +246,20 @@ Figures Evaluator::figures(const JobOrder& order) {
 }
 
 double Evaluator::peak(const JobOrder& order) const {
-  double peak = 0;
-  for (std::size_t r = 0; r < ranks_.size(); ++r) peak = std::max(peak, job_.peak(order, r));
+  double most = 0;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) most = std::max(most, peak(order, r));
+  return most;
+}
+
+double Evaluator::peak(const JobOrder& order, std::size_t rank) const {
+  double memory = 0, peak = 0;
+  for (std::size_t at = job_.first(rank); at < job_.first(rank + 1); ++at) {
+    const Node node = order[at];
+    const bool pair = leads(node);
+    peak = std::max(peak, memory + (pair ? job_.pair_room(node, order[at + 1]) : job_.room(node)));
+    memory += job_.memory(node);
+    if (pair) memory += job_.memory(order[++at]);
+  }
   return peak;
 }
 

@@ -77,8 +77,21 @@ class Evaluator {
   /// `job` must outlive the evaluator.
   Evaluator(const Job& job, Objective objective);
 
-  /// Makes `order` the current order. Returns whether it runs to its end (false: it deadlocks).
-  bool reset(const JobOrder& order);
+  /// Makes `order` the current order, with the pairs that the nodes in `leads` lead (empty: none).
+  /// Returns whether it runs to its end (false: it deadlocks).
+  bool reset(const JobOrder& order, const std::vector<bool>& leads = {});
+
+  /// Whether the node and the one after it run as one pair, from the next order tried on.
+  void set_pair(Node node, bool leads) { leads_[node] = leads; }
+  [[nodiscard]] bool leads(Node node) const { return !leads_.empty() && leads_[node]; }
+  [[nodiscard]] const std::vector<bool>& pairs() const { return leads_; }
+  /// Where the pair begins and ends that the action at a place is of, or the place itself.
+  [[nodiscard]] std::size_t head(const JobOrder& order, std::size_t at) const {
+    return at > 0 && leads(order[at - 1]) ? at - 1 : at;
+  }
+  [[nodiscard]] std::size_t tail(const JobOrder& order, std::size_t at) const {
+    return leads(order[at]) ? at + 1 : at;
+  }
 
   /// Times of `order`, which differs from the current order only on `rank`, at the place `from`
   /// (an index of the order) and after. Returns the makespan or no less than the span, or infinity
@@ -95,6 +108,7 @@ class Evaluator {
 
   [[nodiscard]] double objective() const { return objective_value_; }
   [[nodiscard]] double end(Node node) const { return end_[node]; }
+  /// Of an order without pairs.
   [[nodiscard]] double start(Node node) const { return end_[node] - job_.ticks(node); }
   /// When the rank may begin.
   [[nodiscard]] double start_of_rank(std::size_t rank) const { return starts_[rank]; }
@@ -106,7 +120,8 @@ class Evaluator {
 
   /// Of the current order, given again. Cost: one to a few runs.
   [[nodiscard]] Figures figures(const JobOrder& order);
-  /// Largest memory of any rank at any moment of `order`.
+  /// Largest memory of a rank, or of any, at any moment of `order`.
+  [[nodiscard]] double peak(const JobOrder& order, std::size_t rank) const;
   [[nodiscard]] double peak(const JobOrder& order) const;
   /// Ticks that a rank waits for what stands at the place `at`, by the times of the current order.
   [[nodiscard]] double idle_before(const JobOrder& order, std::size_t at) const;
@@ -120,7 +135,14 @@ class Evaluator {
   void begin(const JobOrder& order);
   double run_whole(const JobOrder& order, double bound);
   double run(const JobOrder& order, double bound);
+  template <bool kPairs>
   Halt advance(const JobOrder& order, std::size_t rank, Node place, double bound);
+  [[nodiscard]] double ticks(const JobOrder& order, std::size_t at) const {
+    const bool pair = leads(order[at]);
+    return pair ? job_.pair_ticks(order[at], order[at + 1]) : job_.ticks(order[at]);
+  }
+  Node inputs(Node node, double& begin) const;
+  [[nodiscard]] double work(const JobOrder& order, std::size_t rank, std::size_t from) const;
   [[nodiscard]] Node first_not_before(std::size_t rank, double time) const;
   double start_later(const JobOrder& order, double bound);
   CycleRatio find_span(const JobOrder& order);
@@ -131,6 +153,7 @@ class Evaluator {
   const Job& job_;
   Objective objective_;
   int passes_;                      // whose makespans make the objective
+  std::vector<bool> leads_;         // by node; empty where no pairs run as one
   JobOrder order_;                  // the current order ...
   std::vector<double> end_;         // ... its times by node ...
   std::vector<RankEnd> rank_ends_;  // ... and ranks

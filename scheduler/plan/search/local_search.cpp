@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "millrace/core/random.hpp"
 #include "plan/schedules/list_order.hpp"
@@ -30,9 +31,9 @@ class LocalSearch {
         options_(options),
         evaluator_(job, options.objective),
         order_(std::move(order)),
-        best_(order_),
         place_(job.size()) {
-    evaluate_start();
+    evaluator_.reset(order_, job.own_pairs());
+    note_best();
     for (std::size_t at = 0; at < order_.size(); ++at) place_[order_[at]] = at;
     double work = 0;
     for (std::size_t r = 0; r < ranks(); ++r) work += job.work(r);
@@ -41,38 +42,49 @@ class LocalSearch {
   }
 
   void run(std::int64_t& evaluations);
-  [[nodiscard]] const JobOrder& best() const { return best_; }
+  [[nodiscard]] PairedOrder best() const { return best_; }
   /// Makes the choice of recompute the best order's.
   void choose_best();
 
  private:
+  /// Places [first, middle) of a rank change places with [middle, last); then the action `drops`
+  /// runs with the next one as a pair no more, and `leads` does.
   struct Move {
-    std::size_t from = 0, to = 0;  // places of the order, same rank
-    Node kept = kNoNode;           // a backward that shall recompute no more
-    std::uint32_t word = 0;        // chance, for what recomputes instead
+    std::size_t first = 0, middle = 0, last = 0;
+    Node leads = kNoNode, drops = kNoNode;
+    Node kept = kNoNode;     // a backward that shall recompute no more
+    std::uint32_t word = 0;  // chance, for what recomputes instead
   };
 
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(job_.ranks()); }
-  void evaluate_start() {
-    evaluator_.reset(order_);
+  /// Choices of recompute are made for orders without pairs.
+  [[nodiscard]] bool pairs() const { return job_.has_pairs() && choice_ == nullptr; }
+  void note_best() {
+    best_ = {order_, evaluator_.pairs()};
     best_value_ = evaluator_.objective();
+    changed_.clear();
   }
   [[nodiscard]] std::size_t last_place() const;
   void find_critical_path(std::uint32_t word);
   [[nodiscard]] Move propose(const Draw& draw) const;
+  [[nodiscard]] Move moved(std::size_t from, std::size_t to) const;
+  [[nodiscard]] Move paired(const Draw& draw, std::size_t reach) const;
+  [[nodiscard]] bool can_pair(std::size_t one, std::size_t other) const;
   [[nodiscard]] bool sensible(const Move& move) const;
   [[nodiscard]] Move propose_choice(const Draw& draw) const;
-  void shift(std::size_t from, std::size_t to);
-  [[nodiscard]] bool within_memory(std::size_t rank) const;
+  [[nodiscard]] bool may_pass(Node node, std::size_t first, std::size_t last, bool later) const;
+  void turn(std::size_t first, std::size_t middle, std::size_t last);
+  void set_pairs(Node leads, Node drops);
   [[nodiscard]] bool make_room(std::size_t rank, const Move& move);
+  void pair_up(std::int64_t& evaluations);
   bool attempt(const Move& move, double threshold);
-  void keep_best();
 
   const Job& job_;
   UnitChoice* choice_;
   LocalSearchOptions options_;
   Evaluator evaluator_;
-  JobOrder order_, best_;
+  JobOrder order_;
+  PairedOrder best_;
   double best_value_ = 0, typical_ticks_ = 0;
   std::vector<std::size_t> place_;  // by node
   std::vector<Node> critical_;      // actions that their rank's previous action holds up
@@ -101,19 +113,21 @@ void LocalSearch::find_critical_path(std::uint32_t word) {
   std::vector<bool> wrapped(ranks(), options_.objective == Objective::Makespan);
   std::size_t node_place = last_place();
   while (node_place < order_.size()) {
+    node_place = evaluator_.head(order_, node_place);
     const Node node = order_[node_place];
     const std::size_t rank = job_.rank(node);
     const bool first = node_place == job_.first(rank);
     double latest = first ? evaluator_.start_of_rank(rank) : evaluator_.end(order_[node_place - 1]);
     Node before = first ? kNoNode : order_[node_place - 1];
     bool by_rank = !first;
-    for (const Node producer : job_.producers(node)) {
-      const double arrival = evaluator_.end(producer) + job_.delay(producer, node);
-      if (arrival < latest || (arrival == latest && (word & 1U) == 0)) continue;
-      latest = arrival;
-      before = producer;
-      by_rank = before == (first ? kNoNode : order_[node_place - 1]);
-    }
+    for (std::size_t half = node_place; half <= evaluator_.tail(order_, node_place); ++half)
+      for (const Node producer : job_.producers(order_[half])) {
+        const double arrival = evaluator_.end(producer) + job_.delay(producer, order_[half]);
+        if (arrival < latest || (arrival == latest && (word & 1U) == 0)) continue;
+        latest = arrival;
+        before = producer;
+        by_rank = before == (first ? kNoNode : order_[node_place - 1]);
+      }
     if (by_rank) critical_.push_back(node);
     if (before == kNoNode && !wrapped[rank]) {
       wrapped[rank] = true;
@@ -125,45 +139,78 @@ void LocalSearch::find_critical_path(std::uint32_t word) {
 }
 
 /// One of: swap a critical action with the one before it, take it further ahead, put the one before
-/// it further back, or take a backward-weight before it to a place after it.
+/// it further back, or take a backward-weight before it to a place after it; with pairs also: run
+/// it at once with an earlier or a later action, or apart from the one that it runs with.
 LocalSearch::Move LocalSearch::propose(const Draw& draw) const {
   const Node node = critical_[below(draw[0], critical_.size())];
   const std::size_t at = place_[node];
   const std::size_t first = job_.first(job_.rank(node));
   const std::size_t last = job_.first(job_.rank(node) + 1) - 1;
   const std::size_t reach = 1 + below(draw[2], std::size_t{4} * ranks());
-  switch (below(draw[1], 4)) {
+  switch (below(draw[1], pairs() ? 8 : 4)) {
     case 0:
-      return {at, at - 1};
+      return moved(at, at - 1);
     case 1:
-      return {at, at - std::min(reach, at - first)};
+      return moved(at, at - std::min(reach, at - first));
     case 2:
-      return {at - 1, std::min(last, at - 1 + reach)};
-    default:
+      return moved(at - 1, std::min(last, at - 1 + reach));
+    case 3:
       break;
+    default:
+      return paired(draw, reach);
   }
   for (std::size_t i = at; i-- > first && at - i <= 4 * ranks();)
     if (job_.action(order_[i]).op == Op::BackwardWeight)
-      return {i, std::min(last, at + below(draw[2], ranks()))};
-  return {at, at - 1};
+      return moved(i, std::min(last, at + below(draw[2], ranks())));
+  return moved(at, at - 1);
 }
 
-/// Whether the move changes anything that matters: not past its own producer or consumer, not only
-/// past its own class.
-bool LocalSearch::sensible(const Move& move) const {
-  if (move.from == move.to) return false;
-  const Node node = order_[move.from];
+/// Takes an action, or its pair, past the one at `to`, or past its pair.
+LocalSearch::Move LocalSearch::moved(std::size_t from, std::size_t to) const {
+  const auto head = [this](std::size_t at) { return evaluator_.head(order_, at); };
+  const auto end = [&](std::size_t at) { return evaluator_.tail(order_, head(at)) + 1; };
+  if (head(from) == head(to)) return {};
+  return from < to ? Move{head(from), end(from), end(to)} : Move{head(to), head(from), end(from)};
+}
+
+/// Whether `other` is in no pair and can run at once with the action at `one`.
+bool LocalSearch::can_pair(std::size_t one, std::size_t other) const {
+  const Node a = order_[one], b = order_[other];
+  return evaluator_.head(order_, other) == evaluator_.tail(order_, other) &&
+         job_.pair_ticks(a, b) >= 0 && job_.action(a).micro_batch != job_.action(b).micro_batch;
+}
+
+/// Lets a critical action run at once with the nearest earlier or later one that can, where either
+/// of them stands, and no more with the one that it runs with; or only the latter.
+LocalSearch::Move LocalSearch::paired(const Draw& draw, std::size_t reach) const {
+  const auto coin = [&](std::uint32_t bit) { return (draw[3] >> bit & 1U) != 0; };
+  std::size_t at = evaluator_.head(order_, place_[critical_[below(draw[0], critical_.size())]]);
+  const Node partner = evaluator_.leads(order_[at]) ? order_[at] : kNoNode;
+  const Move split{at, at, at, kNoNode, partner};
+  if (partner != kNoNode && coin(1)) return split;
+  if (coin(2)) at = evaluator_.tail(order_, at);
+  const std::size_t rank = job_.rank(order_[at]);
+  for (std::size_t i = 1; i <= reach; ++i) {
+    if (coin(3) ? at + i >= job_.first(rank + 1) : at < job_.first(rank) + i) break;
+    const std::size_t other = coin(3) ? at + i : at - i;
+    if (!can_pair(at, other)) continue;
+    const auto [early, late] = std::minmax(at, other);
+    return coin(4) ? Move{early, early + 1, late, order_[early], partner}
+                   : Move{early + 1, late, late + 1, order_[early], partner};
+  }
+  return split;
+}
+
+/// Whether nothing in places [first, last) gives the node its input (is given its output, where it
+/// moves to a later place), nor is of its own class.
+bool LocalSearch::may_pass(Node node, std::size_t first, std::size_t last, bool later) const {
   const Action& action = job_.action(node);
-  const auto [low, high] = std::minmax(move.from, move.to);
-  for (const Node other : job_.producers(node))
-    if (move.to < move.from && job_.rank(other) == job_.rank(node) && place_[other] >= low)
+  for (const Node other : later ? job_.consumers(node) : job_.producers(node))
+    if (job_.rank(other) == job_.rank(node) && place_[other] >= first && place_[other] < last)
       return false;
-  for (const Node other : job_.consumers(node))
-    if (move.to > move.from && job_.rank(other) == job_.rank(node) && place_[other] <= high)
-      return false;
-  for (std::size_t at = low; at <= high; ++at) {
+  for (std::size_t at = first; at < last; ++at) {
     const Action& other = job_.action(order_[at]);
-    if (at != move.from && other.op == action.op && other.stage == action.stage &&
+    if (other.op == action.op && other.stage == action.stage &&
         other.replica_number == action.replica_number)
       return false;
   }
@@ -175,32 +222,42 @@ LocalSearch::Move LocalSearch::propose_choice(const Draw& draw) const {
   const std::size_t drawn = below(draw[0], critical_.size());
   for (std::size_t i = 0; i < critical_.size(); ++i) {
     const Node node = critical_[(drawn + i) % critical_.size()];
-    if (job_.recomputes(node)) return {place_[node], place_[node], node};
+    const std::size_t at = place_[node];
+    if (job_.recomputes(node)) return {.first = at, .middle = at, .last = at, .kept = node};
   }
   return {};
 }
 
-void LocalSearch::shift(std::size_t from, std::size_t to) {
-  const auto place = [&](std::size_t at) {
-    return order_.begin() + static_cast<std::ptrdiff_t>(at);
-  };
-  if (from < to) {
-    std::rotate(place(from), place(from) + 1, place(to) + 1);
-  } else {
-    std::rotate(place(to), place(from), place(from) + 1);
-  }
-  for (std::size_t at = std::min(from, to); at <= std::max(from, to); ++at) place_[order_[at]] = at;
+/// Whether the move changes anything that matters. The shorter of the two parts is what moves.
+bool LocalSearch::sensible(const Move& move) const {
+  const auto& [first, middle, last, leads, drops, kept, word] = move;
+  if (first == last) return leads != drops || kept != kNoNode;
+  const bool later = middle - first <= last - middle;
+  for (std::size_t at = later ? first : middle; at < (later ? middle : last); ++at)
+    if (!may_pass(order_[at], later ? middle : first, later ? last : middle, later)) return false;
+  return true;
 }
 
-bool LocalSearch::within_memory(std::size_t rank) const {
-  return options_.memory_limit == std::numeric_limits<double>::infinity() ||
-         within_limit(job_.peak(order_, rank), options_.memory_limit);
+/// Places [first, middle) change places with [middle, last).
+void LocalSearch::turn(std::size_t first, std::size_t middle, std::size_t last) {
+  const auto place = [this](std::size_t at) {
+    return order_.begin() + static_cast<std::ptrdiff_t>(at);
+  };
+  std::rotate(place(first), place(middle), place(last));
+  for (std::size_t at = first; at < last; ++at) place_[order_[at]] = at;
+}
+
+void LocalSearch::set_pairs(Node leads, Node drops) {
+  if (drops != kNoNode) evaluator_.set_pair(drops, false);
+  if (leads != kNoNode) evaluator_.set_pair(leads, true);
 }
 
 /// Where the rank's memory is short, others recompute: mostly those with the longest idle time
 /// before them and, of equals, the last one; now and then the last one, or any.
 bool LocalSearch::make_room(std::size_t rank, const Move& move) {
-  if (choice_ == nullptr) return within_memory(rank);
+  if (choice_ == nullptr)
+    return options_.memory_limit == std::numeric_limits<double>::infinity() ||
+           within_limit(evaluator_.peak(order_, rank), options_.memory_limit);
   const auto price = [&](Node backward) {
     const double last = static_cast<double>(order_.size() - place_[backward]);
     if (move.word % 4 == 0) return last;
@@ -212,14 +269,17 @@ bool LocalSearch::make_room(std::size_t rank, const Move& move) {
 }
 
 bool LocalSearch::attempt(const Move& move, double threshold) {
-  const std::size_t rank = job_.rank(order_[move.from]);
-  shift(move.from, move.to);
+  std::size_t from = move.first;
+  for (const Node node : {move.leads, move.drops})
+    if (node != kNoNode) from = std::min(from, place_[node]);
+  const std::size_t rank = job_.rank(order_[from]);
+  turn(move.first, move.middle, move.last);
+  set_pairs(move.leads, move.drops);
   if (move.kept != kNoNode) choice_->choose(move.kept, false);
   if (make_room(rank, move)) {
-    std::size_t first = std::min(move.from, move.to);
     if (choice_ != nullptr)
-      for (const Node node : choice_->open()) first = std::min(first, place_[node]);
-    if (evaluator_.try_order(order_, rank, first, threshold) <= threshold) {
+      for (const Node node : choice_->open()) from = std::min(from, place_[node]);
+    if (evaluator_.try_order(order_, rank, from, threshold) <= threshold) {
       evaluator_.keep(order_);
       if (choice_ != nullptr) {
         changed_.insert(changed_.end(), choice_->open().begin(), choice_->open().end());
@@ -229,14 +289,9 @@ bool LocalSearch::attempt(const Move& move, double threshold) {
     }
   }
   if (choice_ != nullptr) choice_->undo();
-  shift(move.to, move.from);
+  turn(move.first, move.first + (move.last - move.middle), move.last);
+  set_pairs(move.drops, move.leads);
   return false;
-}
-
-void LocalSearch::keep_best() {
-  best_value_ = evaluator_.objective();
-  best_ = order_;
-  changed_.clear();
 }
 
 void LocalSearch::choose_best() {
@@ -246,12 +301,31 @@ void LocalSearch::choose_best() {
   changed_.clear();
 }
 
+/// Lets neighbours run at once, the earliest first, where that does no harm.
+void LocalSearch::pair_up(std::int64_t& evaluations) {
+  std::vector<std::size_t> places(order_.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  std::ranges::stable_sort(
+      places, {}, [this](std::size_t at) { return evaluator_.end(order_[at]); });
+  const std::int64_t most = evaluations + options_.evaluations / 2;
+  for (const std::size_t at : places) {
+    if (evaluations >= most) break;
+    const bool is_last = at + 1 == job_.first(job_.rank(order_[at]) + 1);
+    if (is_last || !can_pair(at, at + 1) || !can_pair(at + 1, at)) continue;
+    job_.spend(1);
+    ++evaluations;
+    attempt({at, at, at, order_[at]}, evaluator_.objective());
+  }
+  note_best();
+}
+
 void LocalSearch::run(std::int64_t& evaluations) {
   const RandomKey key{.seed = options_.seed,
                       .purpose = Purpose::Search,
                       .step = 0,
                       .sample = 0,
                       .layer = options_.stream};
+  if (pairs()) pair_up(evaluations);
   find_critical_path(0);
   for (std::int64_t i = 0; i < options_.evaluations; ++i) {
     if (critical_.empty() || best_value_ <= options_.goal) break;
@@ -266,7 +340,7 @@ void LocalSearch::run(std::int64_t& evaluations) {
     const double slack = 0.5 * typical_ticks_ * std::max(0.0, 0.8 - share);
     const double threshold = std::min(evaluator_.objective(), best_value_ + slack) + slack * 0.25;
     if (!attempt(move, threshold)) continue;
-    if (evaluator_.objective() < best_value_) keep_best();
+    if (evaluator_.objective() < best_value_) note_best();
     find_critical_path(draw[3]);
   }
 }
@@ -281,10 +355,10 @@ void run_until_stopped(LocalSearch& search, std::int64_t& evaluations) {
 
 }  // namespace
 
-JobOrder local_search(const Job& job,
-                      JobOrder order,
-                      const LocalSearchOptions& options,
-                      std::int64_t& evaluations) {
+PairedOrder local_search(const Job& job,
+                         JobOrder order,
+                         const LocalSearchOptions& options,
+                         std::int64_t& evaluations) {
   LocalSearch search(job, std::move(order), options);
   run_until_stopped(search, evaluations);
   return search.best();
@@ -297,7 +371,7 @@ JobOrder local_search(UnitChoice& choice,
   LocalSearch search(choice.job(), std::move(order), options, &choice);
   run_until_stopped(search, evaluations);
   search.choose_best();
-  return search.best();
+  return search.best().order;
 }
 
 }  // namespace millrace::plan

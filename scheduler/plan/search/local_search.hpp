@@ -17,12 +17,19 @@ struct LocalSearchOptions {
   double goal = 0;           ///< stop when reached: nothing is better
 };
 
-/// Improves `order`, which must run to its end within the limit. Returns the best order met; adds
-/// the orders timed to `evaluations`. Where the job's work is stopped, what was met until then.
-[[nodiscard]] JobOrder local_search(const Job& job,
-                                    JobOrder order,
-                                    const LocalSearchOptions& options,
-                                    std::int64_t& evaluations);
+/// An order, and by node whether it leads a pair; none where no pairs run as one.
+struct PairedOrder {
+  JobOrder order;
+  std::vector<bool> leads;
+};
+
+/// Improves `order`, which with the job's own pairs must run to its end within the limit. Returns
+/// the best order met; adds the orders timed to `evaluations`. Where the job's work is stopped,
+/// what was met until then.
+[[nodiscard]] PairedOrder local_search(const Job& job,
+                                       JobOrder order,
+                                       const LocalSearchOptions& options,
+                                       std::int64_t& evaluations);
 
 /// The same, moving the choice of recompute too: leaves the one that suits the order returned.
 [[nodiscard]] JobOrder local_search(UnitChoice& choice,

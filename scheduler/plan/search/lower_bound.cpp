@@ -1,5 +1,6 @@
 // The public bound: relaxed times, then the relaxation.
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "millrace/core/error.hpp"
@@ -24,6 +25,26 @@ Cost relaxed(const Cost& cost) {
   return result;
 }
 
+/// Times of which every pair takes at least the sum, so that a schedule with pairs contains one of
+/// these times without.
+Cost unpaired(Cost cost) {
+  if (cost.backward.empty())
+    for (std::size_t i = 0; i < cost.forward.size(); ++i)
+      cost.backward.push_back(cost.backward_input[i] + cost.backward_weight[i]);
+  const std::array times = {
+      &cost.forward, &cost.backward, &cost.backward_input, &cost.backward_weight};
+  for (std::size_t i = 0; i < times.size(); ++i)  // F first: what runs with it takes the rest
+    for (std::size_t j = 0; j < times.size(); ++j) {
+      const double both = cost.pair.of(static_cast<Op>(i), static_cast<Op>(j));
+      if (both < 0) continue;
+      double other = both / 2;
+      if (i == 0 && j > 0) other = 0;
+      if (i > 0 && j == 0) other = *std::ranges::max_element(cost.forward);
+      for (double& ticks : *times[i]) ticks = std::min(ticks, both - other);
+    }
+  return cost;
+}
+
 }  // namespace
 
 double lower_bound(const Shape& shape,
@@ -36,7 +57,7 @@ double lower_bound(const Shape& shape,
   plan::Work work(stop);
   Program all = plan::everything(shape, false);
   if (!recompute.empty()) all = insert_recompute(all, recompute);
-  const plan::Job job(std::move(all), relaxed(cost), &work);
+  const plan::Job job(std::move(all), relaxed(cost.pair.any() ? unpaired(cost) : cost), &work);
   const int passes = objective == Objective::Makespan ? cost.passes : 1;
   const double bound = passes * plan::Relaxation(job, objective, memory_limit).bound() +
                        plan::least_sum(shape, cost, objective);

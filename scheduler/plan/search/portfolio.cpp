@@ -26,7 +26,7 @@ constexpr std::array kEfforts = {Effort{"zb-auto", 2},
                                  Effort{"zb-v-auto", 2},
                                  Effort{"v-min", 2},
                                  Effort{"v-half", 3},
-                                 Effort{"wave", 3},
+                                 Effort{"wave", 9},
                                  Effort{"1f1b-v", 4},
                                  Effort{"v-zb", 400}};
 
@@ -39,6 +39,9 @@ int effort(const ScheduleEntry& entry) {
 constexpr std::int64_t kMostForwards = std::int64_t{1} << 24;  // of one schedule
 constexpr int kMostChunks = 4;
 constexpr int kMostWaves = 2;
+constexpr std::string_view kPairs = "interleaved-pairs";  // without times of pairs: as interleaved
+// Whose stages become neighbouring chunks; their order is improved like any other.
+constexpr std::array<std::string_view, 3> kCutApart = {"zb-h1", "zb-auto", "seq-1f1b"};
 constexpr int kSeveralLimits = 512;  // ranks x micro-batches up to which several limits are asked
 
 double mean(const std::vector<double>& values, double when_empty) {
@@ -46,26 +49,19 @@ double mean(const std::vector<double>& values, double when_empty) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-/// The chunks of a schedule that does not take any, read from a small program of it; none when it
-/// refuses that. Some generators take most of a second for a large one.
-std::optional<int> own_chunks(const ScheduleEntry& entry) {
-  try {
-    return generate(entry.name, {.ranks = 4, .micro_batches = 8}).shape.chunks();
-  } catch (const InvalidArgument&) {
-    return std::nullopt;
-  }
+/// Whether seeds have pairs: some run as one, and no stage may recompute.
+bool weighs_pairs(const SearchOptions& options, const Shape& shape) {
+  return !options.recompute && search_cost(options, shape).pair.any();
+}
+
+Program with_weighed_pairs(Program program, const SearchOptions& options) {
+  return weighs_pairs(options, program.shape) ? program : decouple_pairs(std::move(program));
 }
 
 /// What the generators that look at times are told: the mean stage, scaled to a full one.
 generators::Request base_options(const SearchOptions& options) {
   const int chunks = options.chunks.value_or(1);
-  const Shape shape{.ranks = options.ranks,
-                    .micro_batches = options.micro_batches,
-                    .slices = options.slices.value_or(1),
-                    .placement = Placement::loop(options.ranks, chunks),
-                    .replica_of = {},
-                    .forward_only = false};
-  const Cost cost = search_cost(options, shape);
+  const Cost cost = search_cost(options, loop_shape(options));
   // Ticks are of a slice, micro-batches are told.
   const double per_unit = chunks * options.slices.value_or(1) / cost.ticks_per_unit;
   generators::Request base;
@@ -77,6 +73,7 @@ generators::Request base_options(const SearchOptions& options) {
   base.mean.weight = mean(cost.backward_weight, 1) * per_unit;
   base.mean.latency = mean(cost.link_latency, cost.latency) / cost.ticks_per_unit;
   base.mean.memory_forward = mean(cost.memory_forward, 1.0 / chunks) * chunks;
+  base.mean.memory_forward_peak = mean(cost.memory_forward_peak, 0) * chunks;
   base.mean.memory_input = mean(cost.memory_input, 0) * chunks;
   base.mean.memory_weight = mean(cost.memory_weight, -1.0 / chunks) * chunks;
   if (!cost.memory_input_peak.empty())
@@ -91,7 +88,8 @@ class Collector {
 
   std::vector<Candidate> run() {
     for (const ScheduleEntry& entry : schedules())
-      if (entry.takes("slices") == (options_.slices.value_or(1) > 1) && entry.name != "forward")
+      if (entry.takes("slices") == (options_.slices.value_or(1) > 1) && entry.name != "forward" &&
+          (entry.name != kPairs || weighs_pairs(options_, loop_shape(options_))))
         by_chunks(entry);
     std::ranges::stable_sort(candidates_, {}, &Candidate::cost);
     return std::move(candidates_);
@@ -100,10 +98,12 @@ class Collector {
  private:
   void by_chunks(const ScheduleEntry& entry) {
     if (!entry.takes("chunks")) {
-      if (options_.chunks && !entry.takes("waves") &&
-          own_chunks(entry).value_or(*options_.chunks) != *options_.chunks)
-        return;
-      return by_group(entry, base_);
+      const int own = chunks_of(entry, base_), wanted = options_.chunks.value_or(own);
+      const bool cut_apart = std::ranges::find(kCutApart, entry.name) != kCutApart.end();
+      neighbours_ = cut_apart && own == 1 ? wanted : 1;
+      by_group(entry, base_);
+      neighbours_ = 1;
+      return;
     }
     for (int v = 1; v <= std::max(kMostChunks, options_.chunks.value_or(1)); ++v) {
       if (options_.chunks && v != *options_.chunks) continue;
@@ -154,16 +154,21 @@ class Collector {
   }
 
   void add(const ScheduleEntry& entry, const generators::Request& with) {
-    const std::int64_t chunks =
-        with.chunks.value_or(entry.takes("waves") ? 2 * with.waves.value_or(1) : 1);
+    const int chunks = chunks_of(entry, with);
+    if (options_.chunks && neighbours_ * chunks != *options_.chunks) return;
     const std::int64_t forwards =
         std::int64_t{with.ranks} * with.micro_batches * chunks * with.slices.value_or(1);
-    candidates_.push_back({&entry, with, forwards * effort(entry), candidates_.size()});
+    candidates_.push_back({.entry = &entry,
+                           .options = with,
+                           .cost = neighbours_ * forwards * effort(entry),
+                           .number = candidates_.size(),
+                           .neighbours = neighbours_});
   }
 
   const SearchOptions& options_;
   generators::Request base_;
   std::vector<Candidate> candidates_;
+  int neighbours_ = 1;
 };
 
 void require_asked_for(const Program& from, const SearchOptions& options) {
@@ -181,14 +186,54 @@ void require_asked_for(const Program& from, const SearchOptions& options) {
               ", which recomputes; let the search choose which stages do");
 }
 
+/// The same order with each stage cut into `chunks`, which run one after the other on its rank.
+Program with_neighbours(Program program, int chunks) {
+  Shape& shape = program.shape;
+  std::vector<std::vector<Rank>> placement(static_cast<std::size_t>(shape.replicas()));
+  for (int r = 0; r < shape.replicas(); ++r)
+    for (int s = 0; s < chunks * shape.stages(); ++s)
+      placement[static_cast<std::size_t>(r)].push_back(shape.rank(Replica{r}, Stage{s / chunks}));
+  for (auto& list : program.ranks) {
+    std::vector<Action> cut;
+    for (const Action& action : list)
+      for (int c = 0; c < chunks; ++c) {
+        const int chunk = action.op == Op::Forward ? c : chunks - 1 - c;
+        cut.push_back(action);
+        cut.back().stage.value = action.stage.value * chunks + chunk;
+      }
+    list = std::move(cut);
+  }
+  shape.placement = Placement(std::move(placement));
+  return program;
+}
+
+/// The same order with a B in place of each I, without W.
+Program with_full_backward(Program program) {
+  for (auto& list : program.ranks) {
+    std::vector<Action> whole;
+    for (Action action : list) {
+      const bool weight = action.op == Op::BackwardWeight;
+      if (weight && !whole.empty()) whole.back().with_next = false;
+      if (weight) continue;
+      if (action.op == Op::BackwardInput) action.op = Op::Backward;
+      whole.push_back(action);
+    }
+    list = std::move(whole);
+  }
+  return program;
+}
+
 /// As a search has programs: the passes, each recompute right before its backward.
-Program passes_of(const Program& given) {
+Program passes_of(const Program& given, const SearchOptions& options) {
   std::set<Action> again;
   for (const auto& list : given.ranks)
     for (const Action& action : list)
       if (action.op == Op::Recompute) again.insert(action);
-  return insert_recompute(compute_only(decouple_pairs(given)), [&](Action action) {
+  Program passes = compute_only(with_weighed_pairs(given, options));
+  if (options.full_backward) passes = with_full_backward(std::move(passes));
+  return insert_recompute(passes, [&](Action action) {
     action.op = Op::Recompute;
+    action.with_next = false;
     return again.contains(action);
   });
 }
@@ -196,7 +241,9 @@ Program passes_of(const Program& given) {
 }  // namespace
 
 std::string generator_of(const Candidate& candidate) {
-  return candidate.given != nullptr ? candidate.given->name : std::string(candidate.entry->name);
+  if (candidate.given != nullptr) return candidate.given->name;
+  return std::string(candidate.entry->name) +
+         (candidate.neighbours > 1 ? " with neighbouring chunks" : "");
 }
 
 void require_counts(const SearchOptions& options) {
@@ -237,13 +284,16 @@ std::vector<Candidate> portfolio(const SearchOptions& options) {
 }
 
 std::optional<Program> make(const Candidate& candidate, const SearchOptions& options) {
-  if (candidate.given != nullptr) return passes_of(*candidate.given);
+  if (candidate.given != nullptr) return passes_of(*candidate.given, options);
   try {
-    Program program = decouple_pairs(generators::generate(*candidate.entry, candidate.options));
+    Program program = generators::generate(*candidate.entry, candidate.options);
+    if (candidate.neighbours > 1)
+      program = with_neighbours(decouple_pairs(std::move(program)), candidate.neighbours);
+    if (options.full_backward) program = with_full_backward(std::move(program));
     if (options.chunks && program.shape.chunks() != *options.chunks) return std::nullopt;
     if (!options.bidirectional && program.shape.replicas() > 1) return std::nullopt;
     if (options.placement && program.shape.placement != *options.placement) return std::nullopt;
-    return program;
+    return with_weighed_pairs(std::move(program), options);
   } catch (const InvalidArgument&) {
     return std::nullopt;  // the schedule has no meaning with these counts
   }

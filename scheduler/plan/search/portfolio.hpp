@@ -20,6 +20,7 @@ struct Candidate {
   std::int64_t cost = 0;   ///< forwards, times what one costs to make and time by this generator
   std::size_t number = 0;  ///< in the order of the catalogue
   const Program* given = nullptr;  ///< instead of an entry
+  int neighbours = 1;              ///< chunks that each stage becomes, all on its rank
 };
 
 /// Name of the catalogue, or of the program.
@@ -38,8 +39,9 @@ void require_counts(const SearchOptions& options);
 /// Throws InvalidArgument when `from` is not what the other options ask for.
 [[nodiscard]] std::vector<Candidate> portfolio(const SearchOptions& options);
 
-/// The program, pairs decoupled; nothing where the generator refuses the combination or `options`
-/// want another kind. Throws Stopped when the candidate's stop says so.
+/// The program, with pairs where the cost has times for them; nothing where the generator refuses
+/// the combination or `options` want another kind. Throws Stopped when the candidate's stop says
+/// so.
 [[nodiscard]] std::optional<Program> make(const Candidate& candidate, const SearchOptions& options);
 
 /// The cost that `options` gives a shape.

@@ -43,8 +43,17 @@ class Levels {
         const double saved = saved_[stage] / program.shape.slices;
         Step step{stage, change.start + change.end};
         step.room = std::max(change.start + std::max(0.0, change.transient), step.change);
+        step.room_if_chosen = step.room;
         if (action.op == Op::Forward) step.if_chosen = -saved;
-        if (gives_input_gradient(action.op)) step.if_chosen = saved;
+        if (action.op == Op::Forward && !cost.memory_forward_peak.empty())
+          step.room_if_chosen = std::max(
+              step.room, cost.memory_forward_peak[stage] / program.shape.slices + saved);
+        if (gives_input_gradient(action.op)) {
+          step.if_chosen = saved;
+          Action again = action;
+          again.op = Op::Recompute;
+          step.room_if_chosen = std::max(step.room, model.change(again).transient);
+        }
         steps_[r].push_back(step);
         std::vector<std::size_t>& ranks = ranks_of_[stage];
         if (ranks.empty() || ranks.back() != r) ranks.push_back(r);
@@ -69,16 +78,18 @@ class Levels {
   struct Step {
     std::size_t stage = 0;
     double change = 0;
-    double room = 0;       // the most that it adds at any moment
-    double if_chosen = 0;  // before it, by recompute: a backward's comes before its own change
+    double room = 0;            // the most that it adds at any moment
+    double room_if_chosen = 0;  // with a recompute, after `if_chosen`
+    double if_chosen = 0;       // before it, by recompute: a backward's comes before its own change
   };
 
   [[nodiscard]] bool fits(const RecomputeChoice& choice, std::size_t rank) const {
     if (work_ != nullptr) work_->spend(steps_[rank].size());
     double level = 0, peak = 0;
     for (const Step& step : steps_[rank]) {
-      if (choice[step.stage]) level += step.if_chosen;
-      peak = std::max(peak, level + step.room);
+      const bool chosen = choice[step.stage];
+      if (chosen) level += step.if_chosen;
+      peak = std::max(peak, level + (chosen ? step.room_if_chosen : step.room));
       level += step.change;
     }
     return within_limit(peak, limit_);

@@ -30,6 +30,8 @@ constexpr std::size_t kLocalStarts = 3;         // finds that the local search s
 constexpr std::int64_t kExactStates = 200'000;  // of the exact solver, for all shapes together
 constexpr std::int64_t kVaryShare = 10;         // of the budget, for other choices of recompute
 
+constexpr std::int64_t kPairShare = 10;  // of the budget, for the pairs of each seed
+
 class Search {
  public:
   explicit Search(const SearchOptions& options) : options_(options) {
@@ -50,6 +52,7 @@ class Search {
   void tell(std::string at, std::size_t timed = 0, std::size_t candidates = 0) const;
   void relist_seeds();
   void relist_one(const FoundSchedule& seed, const Program& program);
+  void pair_seeds();
   void relist_recomputing(const FoundSchedule& seed);
   void vary_recompute();
   void search_locally();
@@ -138,6 +141,9 @@ void Search::time_one(const Candidate& candidate, Work* work) {
     shorter.refinement = "relist";
     if (shorter.program.ranks != found.program.ranks) time_program(std::move(shorter), cost, work);
   }
+  FoundSchedule apart = found;
+  apart.program = decouple_pairs(found.program);
+  if (apart.program.ranks != found.program.ranks) time_program(std::move(apart), cost, work);
   time_program(std::move(found), cost, work);
 }
 
@@ -146,7 +152,7 @@ double Search::time_program(FoundSchedule found, const Cost& cost, Work* work) {
   const Job job(found.program, cost, work);
   Evaluator evaluator(job, options_.objective);
   const JobOrder order = job.own_order();
-  evaluator.reset(order);
+  evaluator.reset(order, job.own_pairs());
   ++evaluations_;
   return keep(std::move(found), evaluator.figures(order), cost);
 }
@@ -168,7 +174,7 @@ void Search::relist_seeds() {
     work_.ask();
     relist_one(seed, seed.program);
     const Program split = split_backward(seed.program);
-    if (split != seed.program) relist_one(seed, split);
+    if (split != seed.program && !options_.full_backward) relist_one(seed, split);
     if (options_.recompute) relist_recomputing(seed);
   }
 }
@@ -221,6 +227,17 @@ void Search::vary_recompute() {
   }
 }
 
+/// Where pairs may run as one: lets passes of each seed do so, with a share of the budget.
+void Search::pair_seeds() {
+  const std::vector<FoundSchedule> seeds = finds_.seeds();
+  for (const FoundSchedule& seed : seeds) {
+    if (!search_cost(options_, seed.program.shape).pair.any()) return;
+    if (!within_limit(seed.peak_memory, options_.memory_limit) || finished()) continue;
+    tell("pairs of " + seed.generator);
+    search_from(seed, options_.budget / kPairShare, 0);
+  }
+}
+
 void Search::relist_one(const FoundSchedule& seed, const Program& program) {
   const Cost cost = search_cost(options_, program.shape);
   const Job job(program, cost, &work_);
@@ -259,8 +276,17 @@ void Search::search_from(const FoundSchedule& start, std::int64_t budget, std::u
   local.seed = options_.seed;
   local.stream = stream;
   local.goal = shapes_.bound() * cost.ticks_per_unit;
-  const JobOrder improved = local_search(job, job.own_order(), local, evaluations_);
+  const auto [improved, leads] = local_search(job, job.own_order(), local, evaluations_);
   if (cut_by_time_) work_.mute();  // what was met is still timed
+  if (std::ranges::find(leads, true) != leads.end()) {
+    time_program({.program = job.program(improved, leads),
+                  .generator = start.generator,
+                  .parameters = start.parameters,
+                  .refinement = "local search"},
+                 cost,
+                 nullptr);
+    return;
+  }
   const int rounds = cut_by_time_ ? 0 : 6;
   const auto listed = relist_order(
       job, improved, {options_.memory_limit, options_.objective, rounds}, evaluations_);
@@ -309,7 +335,7 @@ std::int64_t Search::solve_one(BoundedShape& shape, std::int64_t states) {
     std::int64_t more = states;
     bound = solve_choice(shape.shape, with_least_memory(cost), {}, states, more);
   }
-  if (split_covers_all(cost)) shape.bound = std::max(shape.bound, bound);
+  if (exact_covers_all(options_, cost)) shape.bound = std::max(shape.bound, bound);
   return states - left;
 }
 
@@ -325,7 +351,7 @@ double Search::solve_choice(const Shape& shape,
                                         of_one_copy,
                                         {.objective = options_.objective,
                                          .memory_limit = options_.memory_limit,
-                                         .fused = false,
+                                         .fused = options_.full_backward,
                                          .recompute = choice,
                                          .state_limit = states,
                                          .stop = [this] { return out_of_time(); }});
@@ -348,6 +374,7 @@ void Search::go() {
   shapes_.raise_bounds([this] { tell("the bound"); }, [this] { return out_of_time(); });
   if (!finished()) relist_seeds();
   if (options_.recompute) vary_recompute();
+  if (!finished()) pair_seeds();
   if (!finished()) solve_small();
   if (!finished()) search_locally();
   if (options_.recompute && !finished() && !out_of_time()) {

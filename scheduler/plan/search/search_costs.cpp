@@ -1,5 +1,6 @@
 // A search's options from the costs of a model.
 #include <algorithm>
+#include <utility>
 
 #include "millrace/core/error.hpp"
 #include "millrace/scheduler/plan/costs.hpp"
@@ -16,11 +17,13 @@ bool of_one_cut(const Costs& costs, int ranks) {
   const auto per_stage = [p = static_cast<std::size_t>(ranks)](const std::vector<double>& list) {
     return list.size() > 1 && list.size() != p;
   };
+  const std::size_t boundaries = costs.message_bytes.size();
   return costs.chunk_costs || (costs.file && costs.file->stages != ranks) ||
          per_stage(costs.forward) || per_stage(costs.input) || per_stage(costs.weight) ||
          per_stage(costs.memory_forward) || per_stage(costs.memory_input) ||
          per_stage(costs.memory_boundary) || per_stage(costs.recompute) ||
-         per_stage(costs.memory_weight);
+         per_stage(costs.memory_weight) ||
+         (boundaries > 1 && std::cmp_not_equal(boundaries, ranks - 1));
 }
 
 }  // namespace

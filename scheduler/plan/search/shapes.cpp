@@ -21,8 +21,9 @@ bool is_small(const Shape& shape) {
 }
 
 /// What no schedule of the shape is below: the work of the busiest rank in all passes, in the
-/// user's units.
+/// user's units; 0 where pairs may take less.
 double busiest_work(const Shape& shape, const Cost& cost) {
+  if (cost.pair.any()) return 0;
   std::vector<double> units(static_cast<std::size_t>(shape.replicas()), 0);
   for (int m = 0; m < shape.micro_batches; ++m) ++units[shape.replica(MicroBatch{m}).index()];
   std::vector<double> work(static_cast<std::size_t>(shape.ranks), 0);
@@ -45,8 +46,8 @@ double busiest_work(const Shape& shape, const Cost& cost) {
 
 }  // namespace
 
-bool split_covers_all(const Cost& cost) {
-  return cost.backward.empty();
+bool exact_covers_all(const SearchOptions& options, const Cost& cost) {
+  return (cost.backward.empty() || options.full_backward) && !cost.pair.any();
 }
 
 std::vector<BoundedChoice> choices_for(const SearchOptions& options,

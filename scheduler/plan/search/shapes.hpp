@@ -26,8 +26,9 @@ struct BoundedChoice {
                                                      const BoundedShape& shape,
                                                      const Cost& cost);
 
-/// Whether every program with full or mixed backward has a split one that is as good.
-[[nodiscard]] bool split_covers_all(const Cost& cost);
+/// Whether every program that the search may find has one that is as good among those that the
+/// exact solver looks at, which split every backward or none and run no pairs as one.
+[[nodiscard]] bool exact_covers_all(const SearchOptions& options, const Cost& cost);
 
 /// Thread-safety: externally synchronised.
 class Shapes {

@@ -10,6 +10,7 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
     : graph_(graph),
       cost_(cost),
       options_(options),
+      pairs_(cost.pair.any() && graph.has_pairs()),
       plain_links_(cost.link_latency.empty() && cost.bytes_per_tick == 0 &&
                    cost.link_bytes_per_tick.empty()),
       replay_(graph.first()),
@@ -38,18 +39,17 @@ Clock::Clock(const Graph& graph, const Cost& cost, const ClockOptions& options)
 }
 
 inline Node Clock::step(Rank rank, Node node) {
-  if (cost_.pair && arrival_[node] != kNotYet) return kNoNode;  // second half of a pair
+  if (pairs_ && arrival_[node] != kNotYet) return kNoNode;  // second half of a pair
   double begin = clock_[rank.index()];
   const Node wanted = release(rank, node, begin);
   if (wanted == kNoNode) perform(rank, node, begin);
   return wanted;
 }
 
-/// Whether an atomic pair begins with the node.
-inline bool Clock::leads_pair(Rank rank, Node node) const {
-  const auto& list = graph_.program().ranks[rank.index()];
-  const std::size_t position = node - graph_.first(rank);
-  return cost_.pair && list[position].with_next && position + 1 < list.size();
+/// Of the atomic pair that begins with the node; below 0 without one.
+inline double Clock::pair_ticks(Rank rank, Node node) const {
+  if (!pairs_) return -1;
+  return cost_.pair.at(graph_.program().on(rank), node - graph_.first(rank));
 }
 
 /// What the node, or one half of an atomic pair, waits for, or kNoNode with `begin` moved to when
@@ -60,7 +60,7 @@ Node Clock::release(Rank rank, Node node, double& begin) const {
   const Node wanted = wait_for(rank, node, action[0], begin);
   if (action[0].op == Op::ReduceGrad && !sums_.none())
     begin = std::max(begin, end_of_sums(rank, action[0]));
-  if (wanted != kNoNode || !leads_pair(rank, node)) return wanted;
+  if (wanted != kNoNode || pair_ticks(rank, node) < 0) return wanted;
   return wait_for(rank, node + 1, action[1], begin);
 }
 
@@ -69,7 +69,7 @@ void Clock::perform(Rank rank, Node node, double begin) {
   const Action* const action =
       graph_.program().ranks[rank.index()].data() + (node - graph_.first(rank));
   double& clock = clock_[rank.index()];
-  const bool pair = leads_pair(rank, node);
+  const bool pair = pair_ticks(rank, node) >= 0;
   const bool receives = is_receive(action->op) && !pair;
   const bool waits = receives || (action->op == Op::ReduceGrad && !sums_.none());
   const double end = begin + duration(rank, node, *action);
@@ -97,8 +97,8 @@ inline double Clock::usable(Rank rank, Node producer, const Action& consumer) co
 
 inline double Clock::duration(Rank rank, Node node, const Action& action) const {
   if (!options_.ticks.empty()) return options_.ticks[node];
-  double ticks = ticks_[ticks_index(action)];
-  if (cost_.pair && action.with_next) ticks = *cost_.pair;
+  double ticks = pair_ticks(rank, node);
+  if (ticks < 0) ticks = ticks_[ticks_index(action)];
   if (!cost_.rank_speed.empty()) ticks /= cost_.rank_speed[rank.index()];
   if (!options_.factor.empty()) ticks *= options_.factor[node];
   return ticks;
@@ -118,8 +118,8 @@ void Clock::finish(Rank rank, Node node, const Action& action, Interval interval
 /// The messages of an action that ended at `end` leave in the order of their receiving stages.
 void Clock::send_all(Rank rank, Node node, const Action& action, double end) {
   const Shape& shape = graph_.program().shape;
-  for_each_message(graph_, action, [&](const StageLink&, Stage receiver) {
-    const double arrival = arrive(rank, shape.rank(action.replica(), receiver), end);
+  for_each_message(graph_, action, [&](const StageLink& link, Stage receiver) {
+    const double arrival = arrive(rank, shape.rank(action.replica(), receiver), link.from, end);
     if (sent_.empty())
       arrival_[node] = arrival;
     else
@@ -128,11 +128,11 @@ void Clock::send_all(Rank rank, Node node, const Action& action, double end) {
 }
 
 /// When a message that is ready at `end` is at its destination.
-double Clock::arrive(Rank rank, Rank to, double end) {
+double Clock::arrive(Rank rank, Rank to, Stage feeding, double end) {
   if (to == rank) return end;
   const int ranks = graph_.program().shape.ranks;
   double leave = end;
-  const double transfer = cost_.transfer(rank, to, ranks);
+  const double transfer = cost_.transfer(rank, to, ranks, feeding);
   if (!link_free_.empty()) {
     double& link = link_free_[rank.index() * static_cast<std::size_t>(ranks) + to.index()];
     leave = std::max(leave, link);

@@ -53,13 +53,13 @@ class Clock {
   Node step(Rank rank, Node node);
   [[nodiscard]] Node release(Rank rank, Node node, double& begin) const;
   void perform(Rank rank, Node node, double begin);
-  [[nodiscard]] bool leads_pair(Rank rank, Node node) const;
+  [[nodiscard]] double pair_ticks(Rank rank, Node node) const;
   [[nodiscard]] Node wait_for(Rank rank, Node node, const Action& action, double& begin) const;
   [[nodiscard]] double usable(Rank rank, Node producer, const Action& consumer) const;
   [[nodiscard]] double duration(Rank rank, Node node, const Action& action) const;
   void finish(Rank rank, Node node, const Action& action, Interval interval);
   void send_all(Rank rank, Node node, const Action& action, double end);
-  [[nodiscard]] double arrive(Rank rank, Rank to, double end);
+  [[nodiscard]] double arrive(Rank rank, Rank to, Stage feeding, double end);
   [[nodiscard]] bool sends_message(Op op) const;
   void start_sum(Node node, const Action& action, double end);
   [[nodiscard]] double end_of_sums(Rank rank, const Action& action) const;
@@ -70,6 +70,7 @@ class Clock {
   const Graph& graph_;
   const Cost& cost_;
   ClockOptions options_;
+  bool pairs_;                         // some run as one
   bool plain_links_;                   // one latency for all links, nothing else: the fast path
   std::size_t pieces_ = 0;             // stages times slices
   std::array<double, kOps> flight_{};  // by op, on plain links: from its end until its arrival

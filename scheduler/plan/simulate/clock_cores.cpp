@@ -89,7 +89,7 @@ class SharedCores {
   void advance(std::size_t r) {
     while (next_[r] < clock_.graph_.first()[r + 1]) {
       const Node node = next_[r];
-      if (clock_.cost_.pair && has_run(node)) {
+      if (clock_.pairs_ && has_run(node)) {
         ++next_[r];  // second half of a pair
         continue;
       }
@@ -167,7 +167,7 @@ class SharedCores {
 };
 
 bool Clock::run_on_cores() {
-  const Waits waits{&graph_, {}, cost_.pair.has_value()};
+  const Waits waits{&graph_, {}, pairs_ ? &cost_.pair : nullptr};
   const std::vector<Node> stand = where_ranks_stand(waits);
   for (std::size_t r = 0; r < stand.size(); ++r) replay_.begin_at(r, stand[r]);
   if (!finished(graph_, stand)) return false;

@@ -14,8 +14,7 @@ constexpr int kAhead = 16;
 }  // namespace
 
 bool Clock::is_plain() const {
-  const bool pairs = cost_.pair && graph_.has_pairs();
-  return plain_links_ && !pairs && !graph_.has_joint_actions() && cost_.rank_speed.empty() &&
+  return plain_links_ && !pairs_ && !graph_.has_joint_actions() && cost_.rank_speed.empty() &&
          options_.factor.empty() && options_.ticks.empty();
 }
 

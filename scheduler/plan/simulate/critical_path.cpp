@@ -65,7 +65,7 @@ Node Walk::releaser(Node node) const {
     for (const Node producer : graph_.producers(each)) {
       const bool own = graph_.rank(producer) == rank;  // a receive
       const bool travels = has_unit(graph_.action(each).op) && !own;
-      const double way = own ? 0 : message(producer, rank, travels);
+      const double way = own ? 0 : message(producer, each, travels);
       const Queued* const queue = travels ? queued(producer, each) : nullptr;
       const double arrival = queue != nullptr ? queue->arrival : interval(producer).end + way;
       if (best != kNoNode && arrival <= release) continue;
@@ -134,12 +134,13 @@ const Walk::Queued* Walk::queued(Node producer, Node consumer) const {
   return &queues_[places_.at(producer, graph_.action(producer), graph_.action(consumer).stage)];
 }
 
-/// Time from the producer's end to `rank` when the link is free, in timeline ticks; what carries
-/// no data has the delay alone.
-double Walk::message(Node producer, Rank rank, bool carries) const {
-  const Rank source = graph_.rank(producer);
+/// Time from the producer's end to the consumer's rank when the link is free, in timeline ticks;
+/// what carries no data has the delay alone.
+double Walk::message(Node producer, Node consumer, bool carries) const {
+  const Rank source = graph_.rank(producer), rank = graph_.rank(consumer);
+  const Stage feeding = std::min(graph_.action(producer).stage, graph_.action(consumer).stage);
   const int ranks = graph_.program().shape.ranks;
-  const double transfer = carries ? cost_.transfer(source, rank, ranks) : 0;
+  const double transfer = carries ? cost_.transfer(source, rank, ranks, feeding) : 0;
   return (cost_.delay(source, rank, ranks) + transfer) * scale();
 }
 
@@ -157,13 +158,13 @@ void Walk::queue_from(Rank source) {
   const Node end = graph_.first(Rank{source.value + 1});
   for (Node node = graph_.first(source); node < end; ++node) {
     const Action& action = graph_.action(node);
-    for_each_message(graph_, action, [&](const StageLink&, Stage receiver) {
+    for_each_message(graph_, action, [&](const StageLink& way, Stage receiver) {
       const Rank to = shape.rank(action.replica(), receiver);
       if (to == source) return;
       const double ready = interval(node).end;
       double& link = free[to.index()];
       if (link <= ready) first[to.index()] = node;
-      link = std::max(link, ready) + cost_.transfer(source, to, shape.ranks) * scale();
+      link = std::max(link, ready) + cost_.transfer(source, to, shape.ranks, way.from) * scale();
       queues_[places_.at(node, action, receiver)] = {
           link + cost_.delay(source, to, shape.ranks) * scale(), first[to.index()]};
     });

@@ -105,8 +105,9 @@ bool is_whole(const Cost& cost, const Shape& shape) {
     if (!std::all_of(ticks->begin(), ticks->end(), whole)) return false;
   const bool free = cost.bytes_per_tick == 0 && cost.link_bytes_per_tick.empty();
   const bool sums = cost.adds_gradients(shape) && !cost.gradient_bytes.empty();
-  return whole(cost.latency) && whole(cost.optimizer) && whole(cost.pair.value_or(0)) &&
-         cost.rank_speed.empty() && (free || (cost.message_bytes == 0 && !sums));
+  return whole(cost.latency) && whole(cost.optimizer) &&
+         std::ranges::all_of(cost.pair.ticks, whole) && cost.rank_speed.empty() &&
+         (free || (cost.message_bytes == 0 && cost.boundary_bytes.empty() && !sums));
 }
 
 /// The rank that needs longest from its first start to the end of its list.
@@ -129,9 +130,9 @@ double work_of(const Program& program, const Cost& cost) {
     const auto& list = program.ranks[r];
     const double speed = cost.rank_speed.empty() ? 1 : cost.rank_speed[r];
     for (std::size_t i = 0; i < list.size(); ++i) {
-      const bool pair = cost.pair && list[i].with_next && i + 1 < list.size();
-      work += (pair ? *cost.pair : cost.ticks(list[i])) / speed;
-      if (pair) ++i;
+      const double pair = cost.pair.at(list, i);
+      work += (pair < 0 ? cost.ticks(list[i]) : pair) / speed;
+      if (pair >= 0) ++i;
     }
   }
   return work;

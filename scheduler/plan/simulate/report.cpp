@@ -95,7 +95,8 @@ IdleTimes idle_with(const Graph& graph, const Cost& cost, double scale) {
 
 bool has_links(const Cost& cost, const Shape& shape) {
   const auto positive = [](double value) { return value > 0; };
-  return cost.latency > 0 || cost.message_bytes > 0 || cost.adds_gradients(shape) ||
+  return cost.latency > 0 || cost.message_bytes > 0 || !cost.boundary_bytes.empty() ||
+         cost.adds_gradients(shape) ||
          std::any_of(cost.link_latency.begin(), cost.link_latency.end(), positive);
 }
 
@@ -158,7 +159,7 @@ bool make_equal(Cost& cost, const Shape& shape) {
                       &cost.recompute})
     unequal = equalise(*times, slices) || unequal;
   cost.optimizer *= shape.stages();
-  if (cost.pair) *cost.pair *= shape.stages();
+  for (double& ticks : cost.pair.ticks) ticks *= shape.stages();
   return unequal;
 }
 

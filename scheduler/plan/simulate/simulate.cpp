@@ -17,7 +17,7 @@ std::variant<Timeline, Deadlock> run(const Graph& graph,
                                      const plan::ClockOptions& options) {
   plan::Clock clock(graph, cost, options);
   if (clock.run()) return clock.take();
-  const plan::Waits waits{&graph, {}, cost.pair.has_value()};
+  const plan::Waits waits{&graph, {}, &cost.pair};
   return plan::deadlock(graph, plan::shortest_cycle(waits, clock.next()));
 }
 

@@ -43,7 +43,7 @@ class Walk {
   [[nodiscard]] Node last() const;
   [[nodiscard]] bool as_one(Node first) const;
   [[nodiscard]] double scale() const { return timeline_.ticks_per_unit / cost_.ticks_per_unit; }
-  [[nodiscard]] double message(Node producer, Rank rank, bool carries) const;
+  [[nodiscard]] double message(Node producer, Node consumer, bool carries) const;
   void queue_from(Rank source);
   [[nodiscard]] const Queued* queued(Node producer, Node consumer) const;
   void queue_all();

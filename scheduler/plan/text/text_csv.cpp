@@ -31,6 +31,13 @@ Piece trimmed(Piece piece) {
   return {piece.text.substr(first, last - first + 1), piece.column + first};
 }
 
+constexpr const char* kCsvPair = " one F with one B or I, the pairs of the schedule CSV";
+
+bool is_csv_pair(const Action& one, const Action& two) {
+  return (one.op == Op::Forward && gives_input_gradient(two.op)) ||
+         (two.op == Op::Forward && gives_input_gradient(one.op));
+}
+
 class CsvReader {
  public:
   explicit CsvReader(const CsvOptions& options)
@@ -94,9 +101,13 @@ class CsvReader {
     if (cell.text.substr(close) != ")OVERLAP_F_B")
       return complain({line, cell.column + close}, "a pair ends in ')OVERLAP_F_B'");
     if (middle >= close) return complain(place, "a pair is two actions separated by a semicolon");
+    const auto& list = program_.ranks.back();
+    const std::size_t before = list.size();
     read_action({cell.text.substr(1, middle - 1), cell.column + 1}, line, true);
     read_action(
         {cell.text.substr(middle + 1, close - middle - 1), cell.column + middle + 1}, line, false);
+    if (list.size() == before + 2 && !is_csv_pair(list[before], list.back()))
+      complain(place, std::string("the pair is not") + kCsvPair);
   }
 
   void read_action(Piece piece, std::size_t line, bool with_next) {
@@ -200,10 +211,12 @@ void require_sayable(const Program& program) {
       require(op != Op::Recompute && op != Op::OptimizerStep,
               "the schedule has " + to_string(list[i]) + " on rank " + std::to_string(rank) +
                   ", and the schedule CSV has no sign for " + letters(op) + hint);
-      if (list[i].with_next)
-        require(i + 1 < list.size() && !list[i + 1].with_next,
-                "the pair at " + to_string(list[i]) + " on rank " + std::to_string(rank) +
-                    " does not have exactly two halves");
+      if (!list[i].with_next) continue;
+      const std::string pair =
+          "the pair at " + to_string(list[i]) + " on rank " + std::to_string(rank);
+      require(i + 1 < list.size() && !list[i + 1].with_next,
+              pair + " does not have exactly two halves");
+      require(is_csv_pair(list[i], list[i + 1]), pair + " is not" + kCsvPair + hint);
     }
   }
 }

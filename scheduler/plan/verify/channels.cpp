@@ -142,7 +142,7 @@ std::optional<std::vector<Channel>> unwritten_channels(const Graph& graph) {
 Waits bounded_waits(const Graph& graph,
                     const std::vector<Channel>& channels,
                     const std::vector<int>& depth) {
-  Waits waits{&graph, std::vector<Node>(graph.size(), kNoNode), false};
+  Waits waits{&graph, std::vector<Node>(graph.size(), kNoNode), nullptr};
   for (std::size_t c = 0; c < channels.size(); ++c) {
     const Channel& channel = channels[c];
     if (depth[c] <= 0) {

@@ -11,7 +11,7 @@ namespace millrace::plan {
 std::vector<Node> where_ranks_stand(const Waits& waits) {
   Replay replay(waits.graph->first());
   std::vector<std::uint8_t> done(waits.graph->size(), 0);
-  if (waits.credit.empty() && !waits.atomic_pairs) {
+  if (waits.credit.empty() && waits.pairs == nullptr) {
     replay.run([&](Rank, Node node) {
       for (const Node producer : waits.graph->producers(node))
         if (done[producer] == 0) return producer;

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "millrace/scheduler/plan/cost.hpp"
 #include "millrace/scheduler/plan/graph.hpp"
 #include "millrace/scheduler/plan/simulate.hpp"
 #include "plan/model/lookup.hpp"
@@ -15,17 +16,19 @@ struct Waits {
   const Graph* graph;
   /// By node: the node whose end makes room for this send, or kNoNode. Empty means none anywhere.
   std::vector<Node> credit;
-  /// Whether the first half of an overlapped pair also waits for what the second needs.
-  bool atomic_pairs = false;
+  /// The first half of an overlapped pair with a time of its own also waits for what the second
+  /// needs. Null: none has one.
+  const PairTimes* pairs = nullptr;
 
   /// Calls `use(producer)` for every node that `node` waits for outside program order.
   template <class Use>
   void for_each(Node node, Use&& use) const {
     for (const Node producer : graph->producers(node)) use(producer);
     if (!credit.empty() && credit[node] != kNoNode) use(credit[node]);
-    if (!atomic_pairs || !graph->action(node).with_next) return;
+    if (pairs == nullptr || !graph->action(node).with_next) return;
     const Rank rank = graph->rank(node);
     if (node + 1 == graph->first(Rank{rank.value + 1})) return;  // no pair: its list ends with it
+    if (pairs->of(graph->action(node).op, graph->action(node + 1).op) < 0) return;
     for (const Node producer : graph->producers(node + 1))
       if (producer != node) use(producer);
   }

@@ -33,6 +33,14 @@ std::string no_partner(const Action& action) {
   return " has no partner: its stage has no link of number " + std::to_string(action.edge);
 }
 
+/// Whether two passes of one micro-batch do not depend on each other: both are forward, or both
+/// backward, and one is further in the model, the other in the sequence.
+bool independent_slices(const Action& one, const Action& two) {
+  const bool same_way = (one.op == Op::Forward) == (two.op == Op::Forward);
+  return same_way && one.stage != two.stage && one.slice != two.slice &&
+         (one.stage < two.stage) == (two.slice < one.slice);
+}
+
 Shape lookup_shape(const Program& program) {
   Shape shape = program.shape;
   const bool sane =
@@ -211,10 +219,9 @@ void Structure::pair(Rank rank, std::size_t position) {
   const Action& two = list[position + 1];
   const std::string with = "with " + to_string(two);
   if (two.with_next) return fault(with + ", which leads a pair itself");
-  const bool forward_first = one.op == Op::Forward && gives_input_gradient(two.op);
-  const bool backward_first = two.op == Op::Forward && gives_input_gradient(one.op);
-  if (!forward_first && !backward_first) return fault(with + "; a pair is one F and one B or I");
-  if (one.micro_batch == two.micro_batch)
+  const auto is_pass = [](const Action& each) { return each.op <= Op::BackwardWeight; };
+  if (!is_pass(one) || !is_pass(two)) return fault(with + "; a pair is two of F, B, I and W");
+  if (one.micro_batch == two.micro_batch && !independent_slices(one, two))
     fault(with + " of the same micro-batch, which depends on it");
 }
 

@@ -29,7 +29,7 @@ class OrderCheck {
 
   std::vector<Violation> check() {
     if (graph_.has_wrong_lists()) own_lists();
-    if (violations_.empty()) cycle({&graph_, {}, false}, Rule::Order, "the order has a cycle: ");
+    if (violations_.empty()) cycle({&graph_, {}, nullptr}, Rule::Order, "the order has a cycle: ");
     if (violations_.empty() && graph_.has_messages()) transport();
     if (violations_.empty() && options_.cost) memory();
     return violations_;

@@ -24,7 +24,7 @@ def profile(model: Model, example: Any, targets: Any = None, *, loss: Optional[C
             chunks: int = 1, split: Split = "even", precision: Optional[torch.dtype] = None, tie: bool = False,
             repeats: int = 5, file: Optional[str] = None) -> Costs:
     """Seconds of F, I and W of each stage for one micro-batch, `example`, in one torch thread: the fastest
-    of `repeats` after a first; `message_bytes` is the largest boundary; `memory_...` are bytes of what
+    of `repeats` after a first; `message_bytes` is by boundary; `memory_...` are bytes of what
     a stage keeps of a micro-batch. Writes them into `file`, a cost
     file, and returns them: `plan.simulate(costs=millrace.torch.profile(model, example))`. Without `loss`
     the last stage's is the sum of its outputs. The model keeps its weights, gradients and buffers."""
@@ -62,13 +62,13 @@ def _sum(outputs: Any, targets: Any = None) -> torch.Tensor:
     return torch.stack([one.float().sum() for one in leaves]).sum()
 
 
-def _round(stages: list[ModuleStage], example: Any, targets: Any, rule: LossRule) -> tuple[dict[str, list[float]], int, dict[str, list[int]]]:
-    """Seconds by kind of pass and stage, the bytes of the largest boundary, and of what stages keep, where they count."""
+def _round(stages: list[ModuleStage], example: Any, targets: Any, rule: LossRule) -> tuple[dict[str, list[float]], list[int], dict[str, list[int]]]:
+    """Seconds by kind of pass and stage, the bytes of boundaries, and of what stages keep, where they count."""
     weight = rule.weight(example if targets is None else targets)
     run = StepInput(inputs=[arguments_of(example)], targets=[targets], weights=[weight], weight=weight)
     seconds: dict[str, list[float]] = {"forward": [], "input": [0.0] * len(stages), "weight": [0.0] * len(stages)}
     values: Any = ()
-    largest = 0
+    sent = []
     kept = {"memory_forward": [], "memory_input": [0] * len(stages), "memory_weight": [0] * len(stages)}
     for stage in stages:
         stage.run = run
@@ -76,7 +76,7 @@ def _round(stages: list[ModuleStage], example: Any, targets: Any, rule: LossRule
         values = stage.forward(0, False, *values)
         seconds["forward"].append(time.perf_counter() - began)
         kept["memory_forward"].append(_now(stage))
-        largest = max(largest, sum(one.numel() * one.element_size() for one in values if one is not None))
+        sent.append(sum(one.numel() * one.element_size() for one in values if one is not None))
     gradients: Any = ()
     for stage in reversed(stages):
         began = time.perf_counter()
@@ -87,7 +87,7 @@ def _round(stages: list[ModuleStage], example: Any, targets: Any, rule: LossRule
         seconds["weight"][stage.number] = time.perf_counter() - between
         kept["memory_input"][stage.number] = held - kept["memory_forward"][stage.number]
         kept["memory_weight"][stage.number] = _now(stage) - held
-    return seconds, largest, kept
+    return seconds, sent[:-1], kept
 
 
 def _now(stage: ModuleStage) -> int:

@@ -1,14 +1,47 @@
 // Cost: how long each op takes, what a message costs, and what memory each op holds.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <vector>
 
 #include "millrace/scheduler/plan/program.hpp"
 #include "millrace/scheduler/plan/shape.hpp"
 
 namespace millrace {
+
+/// Ticks of overlapped pairs that run as one (atomic), by the passes F, B, I, W of their halves in
+/// either order. A pair without a time runs one half after the other, each as soon as it can.
+struct PairTimes {
+  static constexpr std::size_t kPasses = 4;
+  std::array<double, kPasses * kPasses> ticks;  ///< below 0: one after the other
+
+  constexpr PairTimes() : ticks() { ticks.fill(-1); }
+  constexpr void set(Op one, Op other, double time) {
+    ticks[index(one, other)] = ticks[index(other, one)] = time;
+  }
+  /// Below 0 for a pair without a time.
+  [[nodiscard]] constexpr double of(Op one, Op other) const {
+    const Op last = Op::BackwardWeight;
+    return one > last || other > last ? -1 : ticks[index(one, other)];
+  }
+  /// Of the pair that begins at a place of a rank's list; below 0 where none does.
+  [[nodiscard]] double at(std::span<const Action> list, std::size_t place) const {
+    const bool leads = list[place].with_next && place + 1 < list.size();
+    return leads ? of(list[place].op, list[place + 1].op) : -1;
+  }
+  [[nodiscard]] bool any() const {
+    return std::ranges::any_of(ticks, [](double time) { return time >= 0; });
+  }
+
+ private:
+  static constexpr std::size_t index(Op one, Op other) {
+    return static_cast<std::size_t>(one) * kPasses + static_cast<std::size_t>(other);
+  }
+};
 
 /// Times and memory of a shape's actions, per stage (and slice).
 ///
@@ -21,9 +54,7 @@ struct Cost {
   std::vector<double> forward, backward_input, backward_weight, recompute;
   /// Ticks of a full backward; empty means I + W.
   std::vector<double> backward;
-  /// Ticks of an overlapped pair executed as one (atomic); unset means decoupled: the halves one
-  /// after the other, each as soon as it can.
-  std::optional<double> pair = {};
+  PairTimes pair = {};   ///< ticks of overlapped pairs that run as one
   double optimizer = 0;  ///< ticks of a rank's optimizer step
   /// Ticks of a step outside its passes, where the program has no optimizer step: norm, clipping,
   /// update, what begins the next step.
@@ -33,9 +64,11 @@ struct Cost {
   std::vector<double> link_latency;         ///< p x p, overrides latency when not empty
   double bytes_per_tick = 0;                ///< bandwidth; 0 = infinite
   std::vector<double> link_bytes_per_tick;  ///< p x p, overrides bytes_per_tick
-  double message_bytes = 0;        ///< bytes of one message of a full micro-batch (a slice: 1/q)
-  bool contention = false;         ///< messages of one directed link follow one another
-  std::vector<double> rank_speed;  ///< p factors: an op takes ticks / speed; empty = all 1
+  double message_bytes = 0;  ///< bytes of one message of a full micro-batch (a slice: 1/q)
+  std::vector<double> boundary_bytes;  ///< by stage but the last: of messages to and from stages
+                                       ///< that it feeds; overrides message_bytes when not empty
+  bool contention = false;             ///< messages of one directed link follow one another
+  std::vector<double> rank_speed;      ///< p factors: an op takes ticks / speed; empty = all 1
   /// Processors that the ranks share, where they are fewer than the ranks; 0: one per rank. Then at
   /// most that many passes (and optimizer steps) run at a time: one that has begun runs to its end,
   /// a free processor takes the one that could have begun first, of several that of the lowest
@@ -63,12 +96,14 @@ struct Cost {
   int passes = 1;
   double ticks_per_unit = 1;  ///< ticks in one unit of what the user gave
 
-  /// Change of memory at the start of F (a_F), inside I (g_I appears before a_I goes:
+  /// Change of memory at the start of F (a_F) and the most that F (or its recompute) adds while it
+  /// runs (`forward_peak`, where above a_F), inside I (g_I appears before a_I goes:
   /// `input_peak`), at the end of I (g_I - a_I), and at the end of W (the rest). B holds inside
   /// what its I and W do. The peak of a rank, in every figure and limit, is the most that it holds
   /// at any moment, also inside a pass. Per stage, of a whole micro-batch (a slice takes 1/q);
   /// bytes or any unit. Empty means 0.
-  std::vector<double> memory_forward, memory_input_peak, memory_input, memory_weight;
+  std::vector<double> memory_forward, memory_forward_peak, memory_input_peak, memory_input;
+  std::vector<double> memory_weight;
   /// What F keeps where a recompute follows: the stage's input. The recompute adds the rest of a_F.
   /// Empty means 0.
   std::vector<double> memory_boundary;
@@ -85,8 +120,12 @@ struct Cost {
 
   /// Latency of the link between two ranks of a pipeline with `ranks` ranks, in ticks.
   [[nodiscard]] double delay(Rank source, Rank destination, int ranks) const;
-  /// Ticks one message (a slice's share of `message_bytes`) occupies the link.
-  [[nodiscard]] double transfer(Rank source, Rank destination, int ranks) const;
+  /// Ticks one message (a slice's share of its bytes) between `feeding` and a stage that it feeds
+  /// occupies the link.
+  [[nodiscard]] double transfer(Rank source,
+                                Rank destination,
+                                int ranks,
+                                Stage feeding = Stage{0}) const;
 
   /// Ticks that the sum of a stage's gradients over d copies keeps the link of its rank busy: of
   /// its bytes 2 (d - 1) / d leave every copy and as many arrive. Cost: O(1).

@@ -32,27 +32,31 @@ struct Costs {
   std::vector<double> slice_costs = {};  ///< q shares in a stage's times; default: equal
   bool chunk_costs = false;              ///< the times and memory are of a chunk
 
-  std::vector<double> memory_forward = {};     ///< change at F; default 1
-  std::vector<double> memory_input_peak = {};  ///< most inside I, of given stages
-  std::vector<double> memory_input = {};       ///< after I; default 0
-  std::vector<double> memory_weight = {};      ///< after W; default: frees the other two
+  std::vector<double> memory_forward = {};       ///< change at F; default 1
+  std::vector<double> memory_forward_peak = {};  ///< most inside F, of given stages; default: as F
+  std::vector<double> memory_input_peak = {};    ///< most inside I, of given stages
+  std::vector<double> memory_input = {};         ///< after I; default 0
+  std::vector<double> memory_weight = {};        ///< after W; default: frees the other two
   std::vector<double> memory_boundary = {};  ///< of a stage of any size that recomputes; default 0
 
   std::vector<double> latency = {};    ///< of a message: 1 value or p x p; default 0
   std::vector<double> bandwidth = {};  ///< bytes per unit of time, 1 value or p x p; 0: unlimited;
                                        ///< needs message_bytes or gradient_bytes
-  std::optional<double> message_bytes = {};  ///< of one micro-batch; needs bandwidth
-  bool contention = false;                   ///< messages of a directed link follow one another
-  std::vector<double> rank_speed = {};       ///< p factors; default 1
-  std::optional<int> cores = {};             ///< that the ranks share; default: one per rank
-  int data_parallel = 1;                     ///< data-parallel replicas; their gradients are added
-  bool tree_of_sums = false;                 ///< partial sums of gradients count as memory
-  std::vector<double> gradient_bytes = {};   ///< default 0; needs data_parallel or tree_of_sums
-  int accumulate = 1;                        ///< accumulation steps: passes of one step
-  bool atomic_pairs = false;                 ///< overlapped pairs are one op of F + B
-  std::optional<double> pair_cost = {};      ///< they are one op of this time, of a full stage
-  std::optional<double> optimizer = {};      ///< time of a rank's optimizer step, of given stages
-  std::optional<double> after_passes = {};   ///< time of a step outside its passes, likewise
+  std::vector<double> message_bytes = {};   ///< of one micro-batch: 1 value, or one per boundary of
+                                            ///< p or S stages, p - 1 or S - 1; needs bandwidth
+  bool contention = false;                  ///< messages of a directed link follow one another
+  std::vector<double> rank_speed = {};      ///< p factors; default 1
+  std::optional<int> cores = {};            ///< that the ranks share; default: one per rank
+  int data_parallel = 1;                    ///< data-parallel replicas; their gradients are added
+  bool tree_of_sums = false;                ///< partial sums of gradients count as memory
+  std::vector<double> gradient_bytes = {};  ///< default 0; needs data_parallel or tree_of_sums
+  int accumulate = 1;                       ///< accumulation steps: passes of one step
+  bool atomic_pairs = false;                ///< overlapped pairs are one op of F + B
+  /// Times of overlapped pairs that run as one, of full stages: F with B, and with I unless
+  /// pair_input states that; F with W; F with F. Without one, a pair's halves follow one another.
+  std::optional<double> pair_cost = {}, pair_input = {}, pair_weight = {}, pair_forward = {};
+  std::optional<double> optimizer = {};     ///< time of a rank's optimizer step, of given stages
+  std::optional<double> after_passes = {};  ///< time of a step outside its passes, likewise
 
   int ranks = 0, stages = 0, slices = 1;  ///< of given stages: p, S of one replica, q
   std::string unit = "s";                 ///< of time, for titles
@@ -67,7 +71,7 @@ struct Costs {
 /// is its member, its row and what it does in cost_of.
 struct CostMember {
   /// Where a cost file has it.
-  enum class InFile : std::uint8_t { No, Number, Stages, StagesAndSlices };
+  enum class InFile : std::uint8_t { No, Number, Boundaries, Stages, StagesAndSlices };
 
   std::string_view name;
   std::variant<std::vector<double> Costs::*,
@@ -138,7 +142,7 @@ struct MemoryLimit {
 /// The mean full stage: what generators read, and rows of a sweep state.
 struct MeanStage {
   double forward = 1, input = 1, weight = 1, latency = 0, bandwidth = 0, gradient_bytes = 0;
-  double memory_forward = 1, memory_input = 0, memory_weight = -1;
+  double memory_forward = 1, memory_forward_peak = 0, memory_input = 0, memory_weight = -1;
   std::optional<double> memory_input_peak = {};  ///< unset: what I leaves for W, memory_input
 };
 

@@ -31,8 +31,9 @@ struct ScheduleEntry {
   /// List scheduling within its own memory makes it shorter at many times: search and sweep begin
   /// with that order.
   bool relisted = false;
-  int default_chunks = 2;  ///< where it takes chunks
-  int own_chunks = 1;      ///< v of an entry that takes none, of one wave
+  int default_chunks = 2;        ///< where it takes chunks
+  int own_chunks = 1;            ///< v of an entry that takes none, of one wave
+  bool slice_each_rank = false;  ///< where slices are not given, there are p
   /// Makes the program; `millrace::generate` checks the options against `own` first.
   Program (*generate)(const generators::Request&) = nullptr;
 

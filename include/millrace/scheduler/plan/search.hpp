@@ -58,6 +58,8 @@ struct SearchOptions {
   /// memory for the time of Cost::recompute. The bound then covers any such choice: it takes
   /// recompute to be free, so it is often below what can be reached.
   bool recompute = false;
+  /// Only schedules whose backwards are whole: B for each I, and no W.
+  bool full_backward = false;
   /// Also schedules with two copies of the model (weights count twice; the limit does not see it).
   bool bidirectional = true;
   /// Wall-clock limit; the result is deterministic only where it does not cut. The first candidate
@@ -71,7 +73,7 @@ struct SearchOptions {
 /// A schedule that was found, its figures in the user's units.
 struct FoundSchedule {
   Program program = {};
-  std::string generator;  ///< catalogue name it came from; "exact" or "list" otherwise
+  std::string generator;  ///< name in the catalogue, "NAME with neighbouring chunks" or "exact"
   std::vector<ParameterValue> parameters;  ///< what to ask the generator for
   std::string refinement;                  ///< empty, "relist" or "local search"
   std::vector<bool> recomputed = {};       ///< by stage: the program runs any forward of it again
@@ -103,7 +105,9 @@ struct SearchResult {
 
 /// Searches. Steps:
 /// 1. Every generator of the catalogue without slices (with q > 1: every sliced one), with every v,
-///    group and number of waves that fits; pairs decoupled; of entries
+///    group and number of waves that fits; pairs decoupled, and where some run as one also paired
+///    (only then interleaved-pairs). With `chunks` also zb-h1, zb-auto and seq-1f1b, each stage cut
+///    into chunks on its rank; with `full_backward` all with B for each I. Of entries
 ///    with `relisted` first the relisted order. Cheapest first: by forwards times what
 ///    one costs the generator (lists as tables 1, zb-auto, zb-v-auto and v-min 2, v-half and wave
 ///    3, 1f1b-v 4, v-zb 400), then in the order of the catalogue. Those above the limit stay as
@@ -115,7 +119,9 @@ struct SearchResult {
 ///    recomputing, then with as few as the order needs; and from the best find with one stage
 ///    changed, again and again while that helps, for a tenth of `budget` at most.
 /// 3. Local search from the best: along the critical path, actions are swapped or moved on their
-///    rank; slightly worse orders are accepted with a threshold that falls to 0.
+///    rank; slightly worse orders are accepted with a threshold that falls to 0. Where pairs run as
+///    one, actions are also paired and parted, and every seed within the limit is a start too, for
+///    a tenth of `budget` each.
 /// 4. Where ranks x micro-batches is at most 24, the exact solver on every shape with one or two
 ///    chunks and no slices, with 200,000 states for all of them: a few seconds at most. With
 ///    `recompute` on every choice of at most eight stages, and on one that recomputes at no time.

@@ -23,7 +23,7 @@ enum class Rule : std::uint8_t {
       1,  ///< every stage of every replica on exactly one rank; ranks run only their own stages
   Completeness = 2,      ///< each op exactly once: F, and B or (I and W), for every stage and unit
   WeightAfterInput = 3,  ///< W after its I on the same rank; never B and (I, W) for one unit
-  Pairs = 4,  ///< a pair is one F and one B or I of different data, without dependency, not nested
+  Pairs = 4,  ///< a pair is two of F, B, I, W of different units, without dependency, not nested
   Order = 5,  ///< program order and data dependencies have no cycle
   Messages =
       6,  ///< every rank-crossing edge has one SEND and one RECV, after producer, before consumer

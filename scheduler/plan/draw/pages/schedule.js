@@ -35,8 +35,13 @@ function memoryOf(r) {
   const recomputes = data.ranks.some(rank => rank.some(a => a[OP] === 4));
   data.ranks[r].forEach((a, i) => {
     const [start, end] = times[r][i], s = a[STAGE], boundary = at(m.boundary, s);
-    if (a[OP] === 0) steps.push([start, recomputes ? boundary : at(m.forward, s)]);
-    if (a[OP] === 4) steps.push([start, at(m.forward, s) - boundary]);
+    const kept = a[OP] === 0 && recomputes ? boundary : at(m.forward, s);
+    if (a[OP] === 0) steps.push([start, kept]);
+    if (a[OP] === 4) steps.push([start, kept - boundary]);
+    if (a[OP] === 0 || a[OP] === 4) {
+      const inside = Math.max(0, at(m.forwardPeak, s) - kept);
+      steps.push([start, inside], [end, -inside]);
+    }
     if (a[OP] === 1 || a[OP] === 2) {
       const inside = Math.max(0, at(m.peak, s), a[OP] === 1 ? at(m.input, s) : 0);
       steps.push([start, inside]);
