@@ -210,8 +210,9 @@ TEST(StageGraph, APlanFileHasSinksOnlyWhereTheyAreGiven) {
   EXPECT_NE(plan_hash(program), plan_hash(other));
   // A loss in stage 1 needs nothing of the main stage: its backward pass may come before that.
   const auto makespan = [](const Program& of) {
+    const auto timeline = std::get<Timeline>(simulate(Graph(of), Cost::unit(of.shape)));
     double end = 0;
-    for (const auto& rank : std::get<Timeline>(simulate(Graph(of), Cost::unit(of.shape))).ranks)
+    for (const auto& rank : timeline.ranks)
       for (const Interval& interval : rank) end = std::max(end, interval.end);
     return end;
   };
