@@ -30,8 +30,8 @@ struct PhaseRow {
   int lag_per_rank = kFused;
   bool forwards_first = false;  ///< warm = every forward
   bool forward_only = false;    ///< no backward is owed
-  int more = 0;                 ///< micro-batches that every rank holds on top
   bool pairs = false;  ///< one more warm-up forward, then every F is a pair with the B after it
+  int more = 0;        ///< micro-batches that every rank holds on top
 };
 
 /// The phase program of `row`: warm-up forwards, then forward, backward (and, when split, a weight
