@@ -346,7 +346,8 @@ TEST_F(PlanCommands, EveryScheduleOfTheListIsShown) {
   const json list = json::parse(command("list --json").text);
 
   for (const auto& entry : list)
-    EXPECT_EQ(command("show " + entry["name"].get<std::string>()).code, 0) << entry["name"];
+    EXPECT_EQ(command("show " + entry["name"].get<std::string>() + " -m 12").code, 0)
+        << entry["name"];
 }
 
 /// The widest line of an output; a byte of a character after its first does not count.

@@ -58,6 +58,15 @@ Program with_weighed_pairs(Program program, const SearchOptions& options) {
   return weighs_pairs(options, program.shape) ? program : decouple_pairs(std::move(program));
 }
 
+Shape loop_shape(const SearchOptions& options) {
+  return {.ranks = options.ranks,
+          .micro_batches = options.micro_batches,
+          .slices = options.slices.value_or(1),
+          .placement = Placement::loop(options.ranks, options.chunks.value_or(1)),
+          .replica_of = {},
+          .forward_only = false};
+}
+
 /// What the generators that look at times are told: the mean stage, scaled to a full one.
 generators::Request base_options(const SearchOptions& options) {
   const int chunks = options.chunks.value_or(1);

@@ -10,7 +10,7 @@ namespace millrace::plan {
 namespace {
 
 /// Of the latest end: below it, two starts are the same up to rounding.
-constexpr double kRounding = 1e-13;
+constexpr double kPeriodRounding = 1e-13;
 constexpr std::size_t kNoRank = std::numeric_limits<std::size_t>::max();
 
 }  // namespace
@@ -20,7 +20,7 @@ bool Period::improve(const std::vector<Reach>& reach) {
   for (std::size_t s = 0; s < reach.size(); ++s) {
     const double ticks = reach[s].end - starts_[reach[s].origin];
     run[s] = {reach[s].origin, whole_ ? std::nearbyint(ticks) : ticks};
-    tolerance_ = std::max(tolerance_, kRounding * std::abs(reach[s].end));
+    tolerance_ = std::max(tolerance_, kPeriodRounding * std::abs(reach[s].end));
   }
   raise(run);
   if (fresh_) step_.assign(reach.size(), {kNoRank, 0});
