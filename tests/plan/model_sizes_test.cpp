@@ -10,6 +10,7 @@
 #include "millrace/scheduler/plan/generators.hpp"
 #include "millrace/scheduler/plan/passes.hpp"
 #include "plan/search_cases.hpp"
+#include "support/small_programs.hpp"
 
 namespace millrace {
 namespace {
@@ -132,6 +133,18 @@ TEST(ForwardPeak, CountsWhileAForwardRuns) {
         EXPECT_EQ(figures.ranks[r].peak_bytes, peak) << name << " rank " << r << recompute;
       }
     }
+}
+
+TEST(ForwardPeak, CountsInARecomputeAfterAHeldWeight) {
+  const Program late =
+      testing_plan::program(testing_plan::straight(1, 2), {"0F0 0F1 0R0 0I0 0R1 0I1 0W0 0W1"});
+  Cost cost = Cost::unit(late.shape);
+  cost.memory_forward = {4};
+  cost.memory_forward_peak = {7};
+  cost.memory_input = {0};
+  cost.memory_weight = {-4};
+  cost.memory_boundary = {1};
+  EXPECT_EQ(report(Graph(late), cost, run(late, cost)).ranks[0].peak_bytes, 4 + 7);
 }
 
 TEST(ForwardPeak, Search_StaysWithinTheLimit) {

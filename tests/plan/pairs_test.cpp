@@ -96,7 +96,9 @@ TEST(Pairs, BeyondTheCsv_AreRejectedByName) {
   }
   EXPECT_THAT(message, HasSubstr("the pair at 0F1 on rank 0 is not one F with one B or I"));
   EXPECT_THAT(message, HasSubstr("a plan file (JSON) says it"));
-  EXPECT_THAT(to_string(read_csv("0F0,(0F1;0F2)OVERLAP_F_B").diagnostics.front()),
+  const auto diagnostics = read_csv("0F0,(0F1;0F2)OVERLAP_F_B").diagnostics;
+  ASSERT_FALSE(diagnostics.empty());
+  EXPECT_THAT(to_string(diagnostics.front()),
               HasSubstr("1:5: the pair is not one F with one B or I"));
 }
 
@@ -174,7 +176,8 @@ double at_once(const test::SmallCase& of, Op other) {
   double longest = 0;
   for (int s = 0; s < of.shape.stages(); ++s)
     for (const Op op : {Op::Forward, other})
-      longest = std::max(longest, of.cost.ticks({.op = op, .stage = Stage{s}, .micro_batch = {}, .slice = {}}));
+      longest = std::max(
+          longest, of.cost.ticks({.op = op, .stage = Stage{s}, .micro_batch = {}, .slice = {}}));
   return longest;
 }
 
@@ -234,6 +237,20 @@ TEST(SearchPairs, Finds_AreWhatTheSimulationSays) {
         EXPECT_GE(found.value(objective), result.lower_bound);
       }
     }
+}
+
+TEST(SearchPairs, WithRecompute_StayWithinTheLimit) {
+  const Costs costs{.pair_cost = 2, .pair_weight = 1.5};
+  for (const double limit : {1.5, 2.0, 3.0}) {
+    SearchOptions options{
+        .ranks = 4, .micro_batches = 8, .memory_limit = limit, .budget = 1000, .recompute = true};
+    set_costs(options, costs);
+    for (const FoundSchedule& found : search(options).front) {
+      const Cost cost = cost_of(found.program.shape, costs);
+      EXPECT_TRUE(verify(found.program, {.memory_limit = {limit}, .cost = cost}).empty());
+      EXPECT_NEAR(test::simulated(found.program, cost, Objective::Makespan), found.makespan, 1e-9);
+    }
+  }
 }
 
 TEST(SearchPairs, NoDearerThanInTurn_NothingChanges) {

@@ -46,8 +46,8 @@ class Levels {
         step.room_if_chosen = step.room;
         if (action.op == Op::Forward) step.if_chosen = -saved;
         if (action.op == Op::Forward && !cost.memory_forward_peak.empty())
-          step.room_if_chosen = std::max(
-              step.room, cost.memory_forward_peak[stage] / program.shape.slices + saved);
+          step.room_if_chosen =
+              std::max(step.room, cost.memory_forward_peak[stage] / program.shape.slices + saved);
         if (gives_input_gradient(action.op)) {
           step.if_chosen = saved;
           Action again = action;

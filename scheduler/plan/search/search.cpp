@@ -29,8 +29,7 @@ namespace {
 constexpr std::size_t kLocalStarts = 3;         // finds that the local search starts from
 constexpr std::int64_t kExactStates = 200'000;  // of the exact solver, for all shapes together
 constexpr std::int64_t kVaryShare = 10;         // of the budget, for other choices of recompute
-
-constexpr std::int64_t kPairShare = 10;  // of the budget, for the pairs of each seed
+constexpr std::int64_t kPairShare = 10;         // of the budget, for the pairs of each seed
 
 class Search {
  public:
@@ -278,27 +277,20 @@ void Search::search_from(const FoundSchedule& start, std::int64_t budget, std::u
   local.goal = shapes_.bound() * cost.ticks_per_unit;
   const auto [improved, leads] = local_search(job, job.own_order(), local, evaluations_);
   if (cut_by_time_) work_.mute();  // what was met is still timed
+  FoundSchedule found{.program = job.program(improved, leads),
+                      .generator = start.generator,
+                      .parameters = start.parameters,
+                      .refinement = "local search"};
   if (std::ranges::find(leads, true) != leads.end()) {
-    time_program({.program = job.program(improved, leads),
-                  .generator = start.generator,
-                  .parameters = start.parameters,
-                  .refinement = "local search"},
-                 cost,
-                 nullptr);
+    time_program(std::move(found), cost, nullptr);
     return;
   }
   const int rounds = cut_by_time_ ? 0 : 6;
   const auto listed = relist_order(
       job, improved, {options_.memory_limit, options_.objective, rounds}, evaluations_);
   if (!listed) return;
-  Program program = job.program(listed->order);
-  if (program == start.program) return;
-  keep({.program = std::move(program),
-        .generator = start.generator,
-        .parameters = start.parameters,
-        .refinement = "local search"},
-       listed->figures,
-       cost);
+  found.program = job.program(listed->order);
+  if (found.program != start.program) keep(std::move(found), listed->figures, cost);
 }
 
 /// Every small shape gets an even share of the states that the ones before it left.

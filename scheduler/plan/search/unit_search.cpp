@@ -69,7 +69,7 @@ void UnitSearch::search(const std::vector<FoundSchedule>& starts, double bound) 
 void UnitSearch::search_from(FoundSchedule start, LocalSearchOptions local) {
   const Cost cost = search_cost(options_, start.program.shape);
   local.goal *= cost.ticks_per_unit;
-  UnitChoice choice(start.program, cost, &work_);
+  UnitChoice choice(decouple_pairs(start.program), cost, &work_);
   JobOrder improved = local_search(choice, choice.job().own_order(), local, evaluations_);
   if (work_.stopped()) work_.mute();  // what was met is still timed
   const int rounds = work_.stopped() ? 0 : 6;
