@@ -97,7 +97,7 @@ std::vector<double> Trainer::State::loss_scales(double scale,
   for (std::size_t sink = 0; sink < scales.size(); ++sink) {
     const auto& factors = options.step.loss_weights;
     const double factor = factors.empty() ? 1 : factors[sink];
-    // Of a mini-batch without weight nothing is trained; every process hears so with the losses.
+    // Of a mini-batch without weight nothing is trained; every process learns so with the losses.
     scales[sink] = weights[sink] > 0 ? scale * factor / weights[sink] : 0;
   }
   return scales;

@@ -50,7 +50,7 @@ PassContext Interpreter::State::context(const Instruction& instruction) const {
 }
 
 void Interpreter::State::forward(const Instruction& instruction) {
-  if (instruction.has_loss) targets[of_sink(instruction)] = targets_for(*instruction.action);
+  if (instruction.has_loss) targets[of_sink(instruction)] = targets_for(instruction);
   PassContext pass = context(instruction);
   if (instruction.has_loss) pass.loss = &losses[of_sink(instruction)];
   TensorList taken = inputs_for(instruction);
@@ -59,9 +59,10 @@ void Interpreter::State::forward(const Instruction& instruction) {
   give_outputs(instruction, instruction.body->forward(pass, std::move(taken)));
 }
 
-TensorList Interpreter::State::targets_for(const Action& action) {
-  const bool is_last = action.stage.value + 1 == graph.stages();
-  return is_last ? data->targets(action.unit()) : data->targets_of(action.unit(), action.stage);
+TensorList Interpreter::State::targets_for(const Instruction& instruction) {
+  const Action& action = *instruction.action;
+  return is_main(instruction) ? data->targets(action.unit())
+                              : data->targets_of(action.unit(), action.stage);
 }
 
 TensorList Interpreter::State::inputs_for(const Instruction& instruction) {

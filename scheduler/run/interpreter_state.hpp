@@ -99,7 +99,7 @@ struct Interpreter::State {
   void reduce(run::RankState& at, run::Reduction& reduction) const;
   void check_nothing_left() const;
   void drop() noexcept;
-  [[nodiscard]] TensorList targets_for(const Action& action);
+  [[nodiscard]] TensorList targets_for(const run::Instruction& instruction);
   [[nodiscard]] TensorList inputs_for(const run::Instruction& instruction);
   [[nodiscard]] bool takes_all_it_gives() const;
 

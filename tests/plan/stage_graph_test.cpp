@@ -196,7 +196,7 @@ TEST(StageGraph, WhatCannotBeASinkIsRefused) {
   EXPECT_THAT(refusal({Stage{1}, Stage{2}}, true), HasSubstr("in a chain"));
 }
 
-TEST(StageGraph, APlanFileHasSinksOnlyWhereTheyAreGiven) {
+TEST(StageGraph, PlanFile_HasSinksWhereTheyAreGiven) {
   Program program = testing_plan::one_f_one_b(3, 4);
   EXPECT_THAT(write_plan({program, {}}), ::testing::Not(HasSubstr("sinks")));
   program.shape.edges = with_two_sinks().edges;

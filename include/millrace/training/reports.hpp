@@ -23,7 +23,7 @@ struct StepReport {
   /// those of them that count.
   std::int64_t positions = 0;
   LossSum loss;  ///< over the mini-batch, of the last stage; its mean is sum / weight
-  std::vector<LossSum> other_losses = {};  ///< likewise, of the sinks before it (Shape::sinks)
+  std::vector<LossSum> other_losses = {};  ///< the same of the sinks before it (Shape::sinks)
   double gradient_norm = 0;                ///< before clipping
   double clip_factor = 1;                  ///< what the gradient was multiplied by
   double learning_rate = 0;

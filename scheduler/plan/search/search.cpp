@@ -48,7 +48,7 @@ class Search {
   void time_one(const Candidate& candidate, Work* work);
   double time_program(FoundSchedule found, const Cost& cost, Work* work);
   double keep(FoundSchedule found, const Figures& figures, const Cost& cost);
-  void tell(std::string at, std::size_t timed = 0, std::size_t candidates = 0) const;
+  void note(std::string at, std::size_t timed = 0, std::size_t candidates = 0) const;
   void relist_seeds();
   void relist_one(const FoundSchedule& seed, const Program& program);
   void pair_seeds();
@@ -83,7 +83,7 @@ bool Search::out_of_time() {
   return cut_by_time_;
 }
 
-void Search::tell(std::string at, std::size_t timed, std::size_t candidates) const {
+void Search::note(std::string at, std::size_t timed, std::size_t candidates) const {
   if (!options_.progress) return;
   SearchProgress progress{.at = std::move(at), .candidates = candidates, .timed = timed};
   for (const FoundSchedule& found : finds_.within())
@@ -96,7 +96,7 @@ void Search::time_portfolio() {
   std::vector<Candidate> candidates = portfolio(options_);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     Candidate& candidate = candidates[i];
-    tell(title(candidate), i, candidates.size());
+    note(title(candidate), i, candidates.size());
     if (evaluations_ == 0) {
       time_one(candidate, nullptr);
       continue;
@@ -169,7 +169,7 @@ bool Search::finished() const {
 
 void Search::relist_seeds() {
   for (const FoundSchedule& seed : finds_.seeds()) {
-    tell("relisting " + seed.generator);
+    note("relisting " + seed.generator);
     work_.ask();
     relist_one(seed, seed.program);
     const Program split = split_backward(seed.program);
@@ -215,7 +215,7 @@ void Search::vary_recompute() {
     if (best == nullptr) return;
     const FoundSchedule start = *best;
     const Program plain = compute_only(start.program);
-    tell("recompute of other stages than " + start.generator + "'s");
+    note("recompute of other stages than " + start.generator + "'s");
     for (std::size_t stage = 0; stage < start.recomputed.size(); ++stage) {
       if (evaluations_ >= end) return;
       RecomputeChoice choice = start.recomputed;
@@ -232,7 +232,7 @@ void Search::pair_seeds() {
   for (const FoundSchedule& seed : seeds) {
     if (!search_cost(options_, seed.program.shape).pair.any()) return;
     if (!within_limit(seed.peak_memory, options_.memory_limit) || finished()) continue;
-    tell("pairs of " + seed.generator);
+    note("pairs of " + seed.generator);
     search_from(seed, options_.budget / kPairShare, 0);
   }
 }
@@ -258,7 +258,7 @@ void Search::search_locally() {
   const std::vector<FoundSchedule> starts = finds_.best_programs(kLocalStarts);
   std::int64_t left = options_.budget;
   for (std::uint32_t i = 0; i < starts.size() && !finished() && !out_of_time(); ++i) {
-    tell("local search from " + starts[i].generator);
+    note("local search from " + starts[i].generator);
     const std::int64_t share = i + 1 == starts.size() ? left : left / 2;
     left -= share;
     search_from(starts[i], share, i);
@@ -299,7 +299,7 @@ void Search::solve_small() {
   std::int64_t states = kExactStates;
   for (std::size_t i = 0; i < small.size(); ++i) {
     if (finished()) return;
-    tell("the exact solver");
+    note("the exact solver");
     work_.ask();
     if (const FoundSchedule* found = finds_.best();
         found != nullptr && small[i]->bound >= finds_.value(*found))
@@ -363,14 +363,14 @@ double Search::solve_choice(const Shape& shape,
 
 void Search::go() {
   time_portfolio();
-  shapes_.raise_bounds([this] { tell("the bound"); }, [this] { return out_of_time(); });
+  shapes_.raise_bounds([this] { note("the bound"); }, [this] { return out_of_time(); });
   if (!finished()) relist_seeds();
   if (options_.recompute) vary_recompute();
   if (!finished()) pair_seeds();
   if (!finished()) solve_small();
   if (!finished()) search_locally();
   if (options_.recompute && !finished() && !out_of_time()) {
-    tell("local search of recompute by micro-batch");
+    note("local search of recompute by micro-batch");
     by_unit_.search(finds_.best_programs(kLocalStarts), shapes_.bound());
   }
 }

@@ -58,12 +58,12 @@ def hearing(pipeline: Pipeline) -> Iterator[None]:
     ours = (threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 
-    def hear(*_: Any) -> None:
+    def on_signal(*_: Any) -> None:
         pipeline.heard = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     if ours:
-        signal.signal(signal.SIGINT, hear)
+        signal.signal(signal.SIGINT, on_signal)
     try:
         yield
     finally:

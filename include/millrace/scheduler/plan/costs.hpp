@@ -56,7 +56,7 @@ struct Costs {
   /// pair_input states that; F with W; F with F. Without one, a pair's halves follow one another.
   std::optional<double> pair_cost = {}, pair_input = {}, pair_weight = {}, pair_forward = {};
   std::optional<double> optimizer = {};     ///< time of a rank's optimizer step, of given stages
-  std::optional<double> after_passes = {};  ///< time of a step outside its passes, likewise
+  std::optional<double> after_passes = {};  ///< of a step outside its passes, of given stages
 
   int ranks = 0, stages = 0, slices = 1;  ///< of given stages: p, S of one replica, q
   std::string unit = "s";                 ///< of time, for titles

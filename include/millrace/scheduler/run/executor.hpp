@@ -108,7 +108,7 @@ struct StepSettings {
 struct StepResult {
   LossSum loss;                      ///< summed in ascending unit order
   std::vector<LossSum> unit_losses;  ///< [micro_batch * slices + slice]; zeros where not hosted
-  /// Likewise of the sinks before the last stage, ascending.
+  /// The same of the sinks before the last stage, ascending.
   std::vector<std::vector<LossSum>> other_losses = {};
   std::int64_t samples = 0;  ///< rows of the first stage's inputs, where it is hosted; of slice 0
   std::vector<TensorList> outputs;            ///< evaluation only: predictions per unit
