@@ -54,7 +54,8 @@ TEST(MessageBytes, Search_TimesThemByBoundary) {
   const Costs costs{.bandwidth = {4}, .message_bytes = {6, 2, 4}};
   SearchOptions options{.ranks = 4, .micro_batches = 6, .budget = 300};
   set_costs(options, costs);
-  for (const FoundSchedule& found : search(options).front) {
+  const SearchResult result = search(options);
+  for (const FoundSchedule& found : result.front) {
     const Cost cost = cost_of(found.program.shape, costs);
     EXPECT_NEAR(test::simulated(found.program, cost, Objective::Makespan), found.makespan, 1e-9);
     EXPECT_NEAR(test::simulated(found.program, cost, Objective::Span), found.span, 1e-9);

@@ -245,7 +245,8 @@ TEST(SearchPairs, WithRecompute_StayWithinTheLimit) {
     SearchOptions options{
         .ranks = 4, .micro_batches = 8, .memory_limit = limit, .budget = 1000, .recompute = true};
     set_costs(options, costs);
-    for (const FoundSchedule& found : search(options).front) {
+    const SearchResult result = search(options);
+    for (const FoundSchedule& found : result.front) {
       const Cost cost = cost_of(found.program.shape, costs);
       EXPECT_TRUE(verify(found.program, {.memory_limit = {limit}, .cost = cost}).empty());
       EXPECT_NEAR(test::simulated(found.program, cost, Objective::Makespan), found.makespan, 1e-9);

@@ -17,12 +17,12 @@ using generators::kFused;
 using generators::phase_program;
 using generators::PhaseRow;
 
-// Columns: grouping, warm-up slope, lag per rank, forwards first, forward only, pairs.
+// Columns: grouping, warm-up slope, lag per rank, forwards first, forward only, more, pairs.
 constexpr PhaseRow kForwardsFirst{Grouping::Whole, 1, kFused, true};
 constexpr PhaseRow kOneFOneB{Grouping::Whole, 1, kFused, false};
 constexpr PhaseRow kEager{Grouping::Whole, 2, kFused, false};
 constexpr PhaseRow kInterleaved{Grouping::Rounds, 2, kFused, false};
-constexpr PhaseRow kInterleavedPairs{Grouping::Rounds, 2, kFused, false, false, true};
+constexpr PhaseRow kInterleavedPairs{.grouping = Grouping::Rounds, .slope = 2, .pairs = true};
 constexpr PhaseRow kZbH1{Grouping::Whole, 1, 1, false};
 constexpr PhaseRow kInterleavedZb{Grouping::Rounds, 1, 1, false};
 constexpr PhaseRow kGroupInterleaved{Grouping::Small, 1, 0, false};
