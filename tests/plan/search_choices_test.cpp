@@ -63,7 +63,7 @@ TEST(Neighbours, Search_FindsThemWhereMessagesAreSlow) {
   EXPECT_GT(neighbours, 0);
 }
 
-TEST(Neighbours, CostsOfTheCut_AreNoWorseThanFullStages) {
+TEST(Neighbours, CutCosts_AreNoWorseThanFullStages) {
   // Six given stages on three ranks: what 1f1b takes with two of them together, search -v 2 has.
   Costs file{.forward = {1, 3, 2, 2, 1, 4},
              .input = {2, 3, 1, 2, 2, 3},

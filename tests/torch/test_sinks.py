@@ -47,7 +47,7 @@ def stages() -> list[nn.Module]:
 
 
 def losses() -> dict:
-    """The one beside counts samples, the main one targets that are not 2."""
+    """The auxiliary one counts samples, the main one targets that are not 2."""
     return {1: (lambda scores, targets: (scores.mean(1) - targets).square().sum(), FACTOR),
             3: nn.CrossEntropyLoss(ignore_index=2)}
 
@@ -59,7 +59,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def plain() -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
     """Weights and losses of a loop over whole models."""
-    first, beside, fork, join = modules = stages()
+    first, aux, fork, join = modules = stages()
     parameters = [one for module in modules for one in module.parameters()]
     optimizer = torch.optim.AdamW(parameters, 1e-2)
     aside, main = losses()[1][0], nn.CrossEntropyLoss(ignore_index=2, reduction="sum")
@@ -70,11 +70,11 @@ def plain() -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
         sums = [0.0, 0.0]
         for x, t in zip(inputs.split(3), targets.split(3)):
             y = first(x)
-            of_beside = aside(beside(y), t)
+            of_aux = aside(aux(y), t)
             a, b = fork(y)
             of_main = main(join(a, y, b), t)
-            (of_beside / 12.0 * FACTOR + of_main / counted).backward()
-            sums = [sums[0] + float(of_beside), sums[1] + float(of_main)]
+            (of_aux / 12.0 * FACTOR + of_main / counted).backward()
+            sums = [sums[0] + float(of_aux), sums[1] + float(of_main)]
         seen.append((sums[0] / 12, sums[1] / counted))
         torch.nn.utils.clip_grad_norm_(parameters, 0.5)
         optimizer.step()

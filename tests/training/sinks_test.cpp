@@ -17,7 +17,7 @@ using testing_training::on_ranks;
 
 constexpr int kMicroBatches = 4;
 constexpr int kSamples = 3;  // of a micro-batch
-constexpr double kBeside = 0.25;
+constexpr double kAux = 0.25;
 constexpr float kRate = 0.1F;
 
 float input_of(int micro_batch, int sample) {
@@ -107,13 +107,13 @@ TrainerOptions settings() {
   TrainerOptions options;
   options.step.optimizer = {.kind = OptimizerKind::Sgd};
   options.step.learning_rate = {.base = kRate};
-  options.step.loss_weights = {kBeside, 1};
+  options.step.loss_weights = {kAux, 1};
   return options;
 }
 
 struct Trained {
   std::vector<float> weights;
-  std::vector<double> losses;  // of the stage beside, and of the main one, step after step
+  std::vector<double> losses;  // of the auxiliary stage, and of the main one, step after step
 
   friend bool operator==(const Trained&, const Trained&) = default;
 };
@@ -126,28 +126,28 @@ Trained plain() {
   Trained trained;
   for (int step = 0; step < kSteps; ++step) {
     const int samples = kMicroBatches * kSamples;
-    const auto beside_scale = static_cast<float>(kBeside / (2 * samples));
+    const auto aux_scale = static_cast<float>(kAux / (2 * samples));
     const auto main_scale = static_cast<float>(1.0 / samples);
     float g[] = {0, 0, 0};
-    double beside = 0, main = 0;
+    double aux = 0, main = 0;
     for (int i = 0; i < kMicroBatches; ++i) {
-      double of_beside = 0, of_main = 0;
+      double of_aux = 0, of_main = 0;
       for (int k = 0; k < kSamples; ++k) {
         const float x = input_of(i, k), y = x * w[0];
         float e1 = y * w[1] - x, e2 = y * w[2] - x;
-        of_beside += 0.5 * e1 * e1;
+        of_aux += 0.5 * e1 * e1;
         of_main += 0.5 * e2 * e2;
-        e1 *= beside_scale;
+        e1 *= aux_scale;
         e2 *= main_scale;
         g[1] += y * e1;
         g[2] += y * e2;
         g[0] += x * (e1 * w[1] + e2 * w[2]);
       }
-      beside += of_beside;
+      aux += of_aux;
       main += of_main;
     }
     for (int k = 0; k < 3; ++k) w[k] -= kRate * g[k];
-    trained.losses.push_back(beside / (2 * samples));
+    trained.losses.push_back(aux / (2 * samples));
     trained.losses.push_back(main / samples);
   }
   trained.weights = {w[0], w[1], w[2]};
