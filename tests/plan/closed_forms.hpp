@@ -183,6 +183,13 @@ struct Sliced {
   return (3 * p + std::max(1, r)) / 2.0;
 }
 
+/// 6m + (p-1)(1+a) + (2p + p mod 2)a: makespan of stp where a pass of a chunk takes 1, and an F on
+/// its own a more for its all-reduce; pairs hide that, and B hides it in its W. Source: by
+/// simulation; the authors have (2p+1)a.
+[[nodiscard]] constexpr double stp_braided(int p, int m, double a) {
+  return 6 * m + (p - 1) * (1 + a) + (2 * p + p % 2) * a;
+}
+
 /// ((v-1)m + p-r)/v, at most m: bfs-balanced on rank r.
 [[nodiscard]] constexpr double balanced_peak(int p, int m, int v, int r) {
   return std::min(((v - 1.0) * m + p - r) / v, 1.0 * m);

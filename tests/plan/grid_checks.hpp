@@ -25,6 +25,7 @@ inline void expect_survives_text(const Program& program) {
   ASSERT_TRUE(plan.plan) << program.name;
   ASSERT_EQ(plan.plan->program, program) << program.name;
   if (program.shape.replicas() > 1 || program.shape.slices > 1) return;
+  if (program.name.starts_with("stp")) return;  // pairs that the CSV has not
   const ParsedProgram table = read_csv(write_csv(program));
   ASSERT_TRUE(table.program) << program.name;
   ASSERT_EQ(table.program->shape, program.shape) << program.name;

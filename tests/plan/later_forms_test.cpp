@@ -120,6 +120,26 @@ TEST(LaterForms, Stp_HasBubbleAndPeaks) {
     EXPECT_THROW((void)generate("stp", sized(p, 3 * p - 2)), InvalidArgument) << p;
 }
 
+TEST(LaterForms, StpBraided_HidesAllReduces) {
+  for (int p = 2; p <= 12; ++p)
+    for (const int m : {3 * p - 1, 3 * p, 4 * p + 1})
+      for (const double a : {0.0, 0.25, 0.5, 1.0}) {
+        const Program program = generate("stp", sized(p, m));
+        const Cost cost = cost_of(program.shape,
+                                  {.forward = {2 + 2 * a},
+                                   .input = {2},
+                                   .weight = {2},
+                                   .pair_cost = 6,
+                                   .pair_input = 4,
+                                   .pair_weight = 4,
+                                   .pair_forward = 4});
+        const Graph graph(program);
+        const Report braided = report(graph, cost, std::get<Timeline>(simulate(graph, cost)));
+        EXPECT_EQ(braided.makespan, closed_forms::stp_braided(p, m, a))
+            << p << " " << m << " " << a;
+      }
+}
+
 TEST(LaterForms, BitPipe_HasBubbleAndPeaks) {
   for (int p = 2; p <= 12; p += 2)
     for (int m = p; m <= 5 * p; m += p) {

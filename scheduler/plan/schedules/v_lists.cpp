@@ -149,8 +149,9 @@ std::vector<Step> stp_steps(int p, int r, int m) {
   const int after = p - 1 - r, pairs = 2 * (m - 3 * p + 1) + 1 + 2 * r;
   std::vector<Step> steps = {{2 * after, {kF0}},
                              {r + 1, {kF0, kF1}},
-                             {r + 1, {kF0}},
-                             {after, {paired(kF1), kI1, kF0, kOldestW}}};
+                             {(r + 1) % 2, {kF0}},
+                             {(r + 1) / 2, {paired(kF0), kF0}},
+                             {after, {paired(kF1), kI1, paired(kF0), kOldestW}}};
   for (int pair = 0; pair < pairs; ++pair) {
     const bool split = pair >= pairs - r;
     steps.push_back({1,

@@ -60,6 +60,7 @@ class Rules {
     for (const Violation& violation : verify(passes))
       require_rule(false, "PyTorch runs valid schedules, but " + violation.message);
     static_cast<void>(insert_messages(passes));  // throws where pairs wait for each other
+    require_known_pairs(passes);
     require_ascending_losses(passes);
     require_placement();
     return passes;
@@ -70,6 +71,14 @@ class Rules {
     require(holds, [&] {
       return program_.name + ": " + rule + "; nearest: " + nearest(program_.shape).data();
     });
+  }
+
+  void require_known_pairs(const Program& passes) const {
+    for (const auto& list : passes.ranks)
+      for (std::size_t i = 0; i < list.size(); ++i)
+        require_rule(!list[i].with_next || gives_input_gradient(list[i].op) ||
+                         gives_input_gradient(list[i + 1].op),
+                     "PyTorch overlaps one F with one B or I, no other passes");
   }
 
   /// PyTorch appends each loss to a list, and looks it up by micro-batch.
