@@ -50,7 +50,7 @@ std::vector<SmallCase> tiny_cases() {
     cases.push_back(
         tight_case(5000 + static_cast<int>(cases.size()), ranks, micro_batches, placement));
   };
-  for (int draw = 0; draw < 20; ++draw) {
+  for (int draw = 0; draw < 26; ++draw) {
     add(2, 2, Placement::straight(2));
     add(2, 1, Placement::vee(2));
     add(1, 3, Placement::straight(1));
