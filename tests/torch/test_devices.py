@@ -79,7 +79,7 @@ def test_every_schedule_steps_on_meta(executor, monkeypatch, actions):
         reports = [pipeline.step(*batch) for _ in range(STEPS)]
         assert torch.equal(before, torch.get_rng_state()) and not any(report.skipped for report in reports)
         assert all(parameter.is_meta for parameter in pipeline.model.parameters())
-    assert len(SCHEDULES) == 23
+    assert len(SCHEDULES) == 27
     assert len(reads) == STEPS * len(SCHEDULES)  # once per step
     seen, threads = actions
     assert "linear" in seen and not seen & HOST_READS
