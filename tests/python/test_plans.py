@@ -71,7 +71,7 @@ def test_writes_what_the_command_writes(command, name):
         assert program.to_csv() == csv.stdout
         assert millrace.Program.from_csv(csv.stdout).texts() == program.texts()
     else:
-        with pytest.raises(millrace.InvalidArgument, match="schedule CSV has no sign"):
+        with pytest.raises(millrace.InvalidArgument, match="the schedule CSV"):
             program.to_csv()
 
 
