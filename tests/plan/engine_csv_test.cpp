@@ -88,6 +88,25 @@ TEST(EngineCsv, BrokenRule_IsNamedWithNearestSchedule) {
               HasSubstr("the order has a cycle"));
 }
 
+TEST(EngineCsv, PairWithoutSign_IsRefused) {
+  Program split = program(straight(1, 2), {"0F0 0I0 0W0 0F1 0I1 0W1"});
+  Action& weights = split.ranks[0][2];
+  weights.with_next = true;  // W with the next F
+  EXPECT_THAT(fault(split), HasSubstr("one F with one B or I, no other passes"));
+  weights.with_next = false;
+  split.ranks[0] = {split.ranks[0][0],
+                    split.ranks[0][1],
+                    split.ranks[0][3],
+                    split.ranks[0][4],
+                    split.ranks[0][2],
+                    split.ranks[0][5]};
+  split.ranks[0][3].with_next = true;  // I with the W of the other micro-batch
+  EXPECT_THAT(fault(split), HasSubstr("one F with one B or I, no other passes"));
+  split.ranks[0][3].with_next = false;
+  split.ranks[0][1].with_next = true;  // I with the next F
+  EXPECT_EQ(fault(split), "");
+}
+
 TEST(EngineCsv, Messages_AreLeftOut) {
   const Program passes = made("zb-v", 2, 4);
 

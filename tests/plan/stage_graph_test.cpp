@@ -150,7 +150,7 @@ TEST(StageGraph, WhatIsNoGraphIsRefusedWithAMessage) {
               HasSubstr("input 0 of stage 2 has no producer"));
   EXPECT_THAT(refusal(3, {edge(0, 0, 2, 0)}), HasSubstr("stage 1 has no input"));
   EXPECT_THAT(refusal(3, {edge(0, 0, 1, 0), edge(0, 0, 2, 0)}),
-              HasSubstr("nobody takes what stage 1 gives"));
+              HasSubstr("stage 1 has no consumer and is not a sink"));
   EXPECT_EQ(refusal(2, {edge(0, 0, 1, 0)}), "nothing");
 }
 
@@ -186,8 +186,8 @@ TEST(StageGraph, WhatCannotBeASinkIsRefused) {
   };
   EXPECT_EQ(refusal({Stage{1}, Stage{2}}), "nothing");
   EXPECT_EQ(refusal({Stage{2}}, true), "nothing");
-  EXPECT_THAT(refusal({}), HasSubstr("nobody takes what stage 1 gives"));
-  EXPECT_THAT(refusal({Stage{2}}), HasSubstr("nobody takes what stage 1 gives"));
+  EXPECT_THAT(refusal({}), HasSubstr("stage 1 has no consumer and is not a sink"));
+  EXPECT_THAT(refusal({Stage{2}}), HasSubstr("stage 1 has no consumer and is not a sink"));
   EXPECT_THAT(refusal({Stage{1}}), HasSubstr("last sink is stage 1; it must be the last stage, 2"));
   EXPECT_THAT(refusal({Stage{2}, Stage{1}}), HasSubstr("ascend"));
   EXPECT_THAT(refusal({Stage{1}, Stage{1}, Stage{2}}), HasSubstr("ascend"));

@@ -130,7 +130,7 @@ def test_a_plan_file_keeps_edges_and_sinks() -> None:
 
 @pytest.mark.parametrize("change,sentence", [
     ({"loss": {1: losses()[1]}}, r"loss has stages \[1\]: the last stage, 3, must be among them"),
-    ({"loss": nn.CrossEntropyLoss()}, "nobody takes what stage 1 gives"),
+    ({"loss": nn.CrossEntropyLoss()}, "stage 1 has no consumer and is not a sink"),
     ({"loss": {1: losses()[1], 2: losses()[1], 3: losses()[3]}}, "stage 2 is a sink, so no edge may leave it"),
 ])
 def test_what_is_no_graph_with_losses_is_refused(change: dict, sentence: str) -> None:

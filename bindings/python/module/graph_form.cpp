@@ -14,7 +14,7 @@ Py_ssize_t number_in(PyObject* tuple, Py_ssize_t at) {
   return PyLong_AsSsize_t(PyTuple_GET_ITEM(tuple, at));
 }
 
-/// Whether the edges are those that are expected; the children are put into `nodes`.
+/// Whether the edges are the expected ones. Puts the children into `nodes`.
 bool match_edges(PyObject* edges, PyObject* expected, PyObject* nodes) {
   if (PyTuple_GET_SIZE(edges) != PyTuple_GET_SIZE(expected)) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(edges); ++i) {

@@ -68,8 +68,7 @@ void check_ends(std::vector<StageEdge> edges, int stages, const std::vector<Stag
     const bool is_sink =
         stage + 1 == stages || std::ranges::find(sinks, Stage{stage}) != sinks.end();
     require(is_sink || gives[static_cast<std::size_t>(stage)], [&] {
-      return "nobody takes what stage " + std::to_string(stage) +
-             " gives: no edge leaves it, and it is not among the sinks";
+      return "stage " + std::to_string(stage) + " has no consumer and is not a sink";
     });
     require(!is_sink || !gives[static_cast<std::size_t>(stage)], [&] {
       return "stage " + std::to_string(stage) + " is a sink, so no edge may leave it";
@@ -79,7 +78,8 @@ void check_ends(std::vector<StageEdge> edges, int stages, const std::vector<Stag
 
 void check_sinks(const std::vector<Stage>& sinks, int stages, bool chain) {
   if (sinks.empty()) return;
-  require(std::ranges::is_sorted(sinks, std::less_equal<>()) && sinks.front().value >= 0,
+  require(std::ranges::adjacent_find(sinks, std::greater_equal<>()) == sinks.end() &&
+              sinks.front().value >= 0,
           "sinks are numbers of stages that ascend from 0");
   require(sinks.back().value == stages - 1, [&] {
     return "the last sink is stage " + std::to_string(sinks.back().value) +

@@ -24,6 +24,12 @@ struct ScannedAction {
 
 [[nodiscard]] ScannedAction scan_action(std::string_view text, ActionGrammar grammar);
 
+/// Whether the schedule CSV has a sign for the pair: one F with one B or I.
+[[nodiscard]] inline bool is_csv_pair(const Action& one, const Action& two) {
+  return (one.op == Op::Forward && gives_input_gradient(two.op)) ||
+         (two.op == Op::Forward && gives_input_gradient(one.op));
+}
+
 /// "'x'" or "byte 0xEF", for messages.
 [[nodiscard]] std::string quoted(char byte);
 

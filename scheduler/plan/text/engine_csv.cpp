@@ -10,6 +10,7 @@
 #include "millrace/scheduler/plan/passes.hpp"
 #include "millrace/scheduler/plan/text.hpp"
 #include "millrace/scheduler/plan/verify.hpp"
+#include "plan/text/action_text.hpp"
 
 namespace millrace {
 
@@ -76,8 +77,7 @@ class Rules {
   void require_known_pairs(const Program& passes) const {
     for (const auto& list : passes.ranks)
       for (std::size_t i = 0; i < list.size(); ++i)
-        require_rule(!list[i].with_next || gives_input_gradient(list[i].op) ||
-                         gives_input_gradient(list[i + 1].op),
+        require_rule(!list[i].with_next || is_csv_pair(list[i], list[i + 1]),
                      "PyTorch overlaps one F with one B or I, no other passes");
   }
 

@@ -33,11 +33,6 @@ Piece trimmed(Piece piece) {
 
 constexpr const char* kCsvPair = " one F with one B or I, the pairs of the schedule CSV";
 
-bool is_csv_pair(const Action& one, const Action& two) {
-  return (one.op == Op::Forward && gives_input_gradient(two.op)) ||
-         (two.op == Op::Forward && gives_input_gradient(one.op));
-}
-
 class CsvReader {
  public:
   explicit CsvReader(const CsvOptions& options)

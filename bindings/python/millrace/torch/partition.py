@@ -63,7 +63,7 @@ class Stage:
 
     @property
     def call(self) -> Any:
-        """What runs it. Nobody can hang a hook on a chain."""
+        """What runs it: of a _Chain, which has no hooks, forward() itself."""
         if not isinstance(self.module, _Chain):
             return self.module
         return self.module[0] if len(self.module) == 1 else self.module.forward

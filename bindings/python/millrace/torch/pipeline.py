@@ -353,8 +353,8 @@ class Pipeline:
                 before = draws.GeneratorState()
                 yield
                 if training and draws_none and draws.GeneratorState() != before:
-                    raise InvalidArgument("a stage drew random numbers for the first time after the first step; its masks "
-                                          "would depend on the schedule: draw in every step, or from a generator of your own")
+                    raise InvalidArgument("a stage drew random numbers, but not in the first step: its masks would depend on the "
+                                          "schedule; draw in every step, or from a generator of your own")
             except BaseException as failure:
                 if training:
                     self._sums.zero()

@@ -332,7 +332,7 @@ class ModuleStage:
         return outputs, given
 
     def _of_uses(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Of each output the sum over its uses, as autograd makes it: that of the last stage first."""
+        """By output, the sum over its uses. The last stage comes first, as in autograd."""
         assert self._first_use is not None
         sums = []
         for first, end in zip(self._first_use, self._first_use[1:]):

@@ -120,8 +120,8 @@ struct SearchResult {
 ///    changed, again and again while that helps, for a tenth of `budget` at most.
 /// 3. Local search from the best: along the critical path, actions are swapped or moved on their
 ///    rank; slightly worse orders are accepted with a threshold that falls to 0. Where pairs run as
-///    one, actions are also paired and parted, and every seed within the limit is a start too, for
-///    a tenth of `budget` each.
+///    one, moves also pair and part actions. Every seed within the limit is then a start too, with
+///    a tenth of `budget`.
 /// 4. Where ranks x micro-batches is at most 24, the exact solver on every shape with one or two
 ///    chunks and no slices, with 200,000 states for all of them: a few seconds at most. With
 ///    `recompute` on every choice of at most eight stages, and on one that recomputes at no time.

@@ -92,8 +92,8 @@ struct Shape {
   std::vector<StageEdge> edges = {};
   /// What is tied, in ascending order of the layers; StageGraph checks it.
   std::vector<StageTie> ties = {};
-  /// Stages without consumers, ascending, each with a loss of its own; empty: the last stage alone.
-  /// The last one is always among them: its loss is the main one. StageGraph checks them.
+  /// Stages with a loss, ascending. Nobody consumes what they give. The last stage is always one of
+  /// them and has the main loss; empty: it alone. StageGraph checks them.
   std::vector<Stage> sinks = {};
 
   [[nodiscard]] int stages() const { return placement.stages(); }
