@@ -27,6 +27,12 @@ std::vector<std::string> tied_names(std::string_view group) {
   return parts_of(group, " = ");
 }
 
+double loss_weight_in(std::string_view text) {
+  const auto weight = number_in<double>(text);
+  require(weight && Range().has(*weight), "must be numbers, " + Range().text());
+  return *weight;
+}
+
 std::string optimizer_text(Options options) {
   return std::string(options.step.custom_optimizer ? "custom"
                                                    : name_of(options.step.optimizer.kind));
@@ -250,6 +256,10 @@ std::span<const Setting> settings() {  // NOLINT(readability-function-size): a t
        .title = "tied weights",
        .help = "Groups of names that are one weight",
        .value = list(MILLRACE_MEMBER(step.tied), tied_names, tied_text, "; "),
+       .places = kNoFlag},
+      {.name = "loss_weights",
+       .help = "A factor for each stage with a loss, in their order; unset: 1",
+       .value = list(MILLRACE_MEMBER(step.loss_weights), loss_weight_in, exact_text),
        .places = kNoFlag},
       {.name = "seed",
        .help = "Seed of initial weights, split, shuffling and dropout",

@@ -81,7 +81,7 @@ Trainer::State::State(TrainerParts given)
   sinks.resize(graph.sinks());
   require(options.step.loss_weights.empty() || options.step.loss_weights.size() == sinks.size(),
           [&] {
-            return "there are " + std::to_string(options.step.loss_weights.size()) +
+            return "got " + std::to_string(options.step.loss_weights.size()) +
                    " loss weights; " + std::to_string(sinks.size()) + " of the stages have a loss";
           });
   for (const HostedStage& hosted : parts.stages)

@@ -146,6 +146,37 @@ def test_a_schedule_of_ones_own_trains():
     assert trainer.predict(inputs).shape == (8, 5)
 
 
+@pytest.mark.parametrize("executor", ["sequential", "flow-graph", "ranks"])
+def test_several_losses_have_the_bits_of_a_loop(executor):
+    """Stages 1 and 2 both take what stage 0 gives, and have a loss each."""
+    factor, micro_batches = 0.3, 4
+    program = millrace.generate("1f1b", 3, micro_batches).connected([(0, 0, 1, 0), (0, 0, 2, 0)], [1, 2])
+    inputs, targets = data()
+    ours, theirs = ([Multiply(0), Multiply(1, last=True), Multiply(2, last=True)] for _ in range(2))
+    for stage in theirs:
+        stage.gradients = {stage.name: np.zeros_like(stage.parameters[stage.name])}
+    losses = [0.0, 0.0]
+    for x, t in zip(np.array_split(inputs, micro_batches), np.array_split(targets, micro_batches)):
+        units = [PlainUnit() for _ in theirs]
+        y = theirs[0].forward(units[0], x)
+        for stage, unit, scale in zip(theirs[1:], units[1:], (factor, 1.0)):
+            unit.targets, unit.loss_scale = (t,), scale / len(inputs)
+            stage.forward(unit, y)
+        theirs[0].backward_input(units[0], sum(stage.backward_input(unit) for stage, unit in zip(theirs[1:], units[1:])))
+        for stage, unit in zip(theirs, units):
+            stage.backward_weight(unit)
+        losses = [total + unit.loss for total, unit in zip(losses, units[1:])]
+    trainer = millrace.Trainer(program, ours, optimizer=millrace.Sgd(0.125), executor=executor, loss_weights=[factor, 1])
+    report = trainer.step(inputs, targets)
+    assert report.other_losses == {1: losses[0] / 13} and report.mean_loss == losses[1] / 13
+    for one, other in zip(ours, theirs):
+        assert np.array_equal(one.parameters[one.name], other.parameters[one.name] - np.float32(0.125) * other.gradients[one.name])
+    with pytest.raises(millrace.InvalidArgument, match="got 1 loss weights; 2 of the stages have a loss"):
+        millrace.Trainer(program, ours, loss_weights=[1])
+    with pytest.raises(millrace.InvalidArgument, match="numbers, at least 0 and finite"):
+        millrace.Trainer(program, ours, loss_weights=[1, float("nan")])
+
+
 def test_micro_batches_accumulate_over_several_passes():
     inputs, targets = data(16)
     hashes = []
@@ -327,9 +358,9 @@ def test_every_keyword_reaches_the_trainer(tmp_path):
     (inputs, targets), hashes = data(16), []
     every = dict(
         accumulate=1, accumulate_order="ascending", optimizer=millrace.Sgd(0.125), shard_optimizer=False, learning_rate="constant",
-        warm_up=0, total_updates=0, clip_norm=None, loss_scale="none", max_skipped=3, parameters=[], frozen=[], tied=[], seed=1,
-        batch_size=16, last_batch="drop", epochs=2, steps=0, recompute=False, executor="sequential", threads_per_rank=1,
-        save_folder=str(tmp_path), save_every="30s", save_errors="stop", keep=1, keep_every=0,
+        warm_up=0, total_updates=0, clip_norm=None, loss_scale="none", max_skipped=3, parameters=[], frozen=[], tied=[], loss_weights=[],
+        seed=1, batch_size=16, last_batch="drop", epochs=2, steps=0, recompute=False, executor="sequential",
+        threads_per_rank=1, save_folder=str(tmp_path), save_every="30s", save_errors="stop", keep=1, keep_every=0,
         validate_every="2ep", keep_best="none", early_stopping=0, min_delta=0.0)
     documented = re.findall(r"^(\w+): ", millrace.Trainer.__init__.__doc__.split("Keywords:")[1], re.MULTILINE)
     assert set(every) == set(documented)

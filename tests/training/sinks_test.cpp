@@ -215,7 +215,7 @@ TEST(Sinks, AsManyWeightsAsLosses) {
     FAIL() << "it was made";
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(),
-                ::testing::HasSubstr("there are 3 loss weights; 2 of the stages have a loss"));
+                ::testing::HasSubstr("got 3 loss weights; 2 of the stages have a loss"));
   }
 }
 

@@ -362,6 +362,7 @@ class Trainer:
         parameters: Sequence[str] | None = None,
         frozen: Sequence[str] | None = None,
         tied: Sequence[Sequence[str]] | None = None,
+        loss_weights: Sequence[float] | None = None,
         seed: int | None = None,
         batch_size: int | None = None,
         last_batch: Literal["update", "drop"] | None = None,

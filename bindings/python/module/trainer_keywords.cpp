@@ -10,8 +10,8 @@ namespace millrace::python {
 
 namespace {
 
-/// As a setting is written: all digits of a number. An item of a list may be a list of names that
-/// are one weight.
+/// As a setting is written: all digits of a number. An item of a list is a text, a number, or a
+/// list of names that are one weight.
 std::string text_of(const py::handle& value) {
   if (py::isinstance<py::str>(value)) return value.cast<std::string>();
   if (PyBool_Check(value.ptr()) != 0) return value.cast<bool>() ? "true" : "false";
@@ -22,9 +22,9 @@ std::string text_of(const py::handle& value) {
   if (!py::hasattr(value, "__iter__")) return py::repr(value).cast<std::string>();
   std::string text;
   for (const py::handle item : value) {
-    const bool is_text = py::isinstance<py::str>(item);
-    if (!text.empty()) text += is_text ? " " : "; ";
-    text += is_text ? text_of(item) : py::str(" = ").attr("join")(item).cast<std::string>();
+    const bool is_tied = !py::isinstance<py::str>(item) && py::hasattr(item, "__iter__");
+    if (!text.empty()) text += is_tied ? "; " : " ";
+    text += is_tied ? py::str(" = ").attr("join")(item).cast<std::string>() : text_of(item);
   }
   return text;
 }

@@ -22,7 +22,10 @@ namespace {
 
 using namespace py::literals;
 
-py::object report_of(const StepReport& report) {
+py::object report_of(const StepReport& report, const std::vector<Stage>& sinks) {
+  py::dict others;  // mean, by stage
+  for (std::size_t sink = 0; sink < report.other_losses.size(); ++sink)
+    others[py::int_(sinks[sink].value)] = report.other_losses[sink].mean();
   return made("StepReport",
               report.global_step,
               report.samples,
@@ -33,7 +36,8 @@ py::object report_of(const StepReport& report) {
               report.clip_factor,
               report.learning_rate,
               report.skipped,
-              report.seconds);
+              report.seconds,
+              others);
 }
 
 py::object epoch_of(const EpochReport& epoch) {
@@ -139,13 +143,13 @@ class PythonTrainer {
     unlocked([&] { trainer_.reset(); });
   }
 
-  StepReport step(const py::object& inputs,
+  py::object step(const py::object& inputs,
                   const py::object& targets,
                   std::optional<double> weight) {
     require_same_arrays();
     ArrayData data(inputs, targets, shape_.micro_batches * options_.step.accumulate, shape_.slices);
     const double total = weight ? *weight : static_cast<double>(data.samples());
-    return unlocked([&] { return trainer_->step(data, total); });
+    return report_of(unlocked([&] { return trainer_->step(data, total); }), shape_.sinks);
   }
 
   Score evaluate(const py::object& inputs, const py::object& targets) {
@@ -178,7 +182,9 @@ class PythonTrainer {
     require_same_arrays();
     Dataset data = dataset_of(inputs, targets, shape_.slices > 1);
     const std::optional<Dataset> held = validation_of(validation, data, shape_.slices > 1);
-    tell(trainer_->on_step, on_step, [](const StepReport& report) { return report_of(report); });
+    tell(trainer_->on_step, on_step, [this](const StepReport& report) {
+      return report_of(report, shape_.sinks);
+    });
     tell(trainer_->on_epoch, on_epoch, [](const EpochReport& epoch) { return epoch_of(epoch); });
     tell(trainer_->on_validation, on_validation, [](const ValidationReport& validated) {
       return validation_of(validated);
@@ -333,21 +339,15 @@ void bind_training(py::module_& module) {
             "None stands for the default.\n\nKeywords:\n" +
             keyword_help())
                .c_str())
-      .def(
-          "step",
-          [](PythonTrainer& self,
-             const py::object& inputs,
-             const py::object& targets,
-             std::optional<double> weight) {
-            return report_of(self.step(inputs, targets, weight));
-          },
-          "inputs"_a,
-          "targets"_a = py::none(),
-          py::kw_only(),
-          "weight"_a = py::none(),
-          "One step over a mini-batch: arrays with a row per sample. `weight`: what the losses' "
-          "weights add up to, the number of samples unless said. A traceback in a stage raises "
-          "StepError; the next step works.")
+      .def("step",
+           &PythonTrainer::step,
+           "inputs"_a,
+           "targets"_a = py::none(),
+           py::kw_only(),
+           "weight"_a = py::none(),
+           "One step over a mini-batch: arrays with a row per sample. `weight`: what the losses' "
+           "weights add up to, the number of samples unless said. A traceback in a stage raises "
+           "StepError; the next step works.")
       .def(
           "fit",
           [](PythonTrainer& self,

@@ -81,6 +81,8 @@ struct LossSum {
   std::int64_t correct = 0;    ///< right predictions, of losses that classify
   std::int64_t evaluated = 0;  ///< predictions that may be right or wrong: samples, tokens, ...
 
+  [[nodiscard]] double mean() const { return weight > 0 ? sum / weight : 0; }
+
   LossSum& operator+=(const LossSum& other) {
     sum += other.sum;
     weight += other.weight;

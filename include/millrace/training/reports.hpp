@@ -40,7 +40,7 @@ struct StepReport {
     const auto weighs = [](const LossSum& other) { return other.weight != 0; };
     return !weighs(loss) && std::ranges::none_of(other_losses, weighs);
   }
-  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
+  [[nodiscard]] double mean_loss() const { return loss.mean(); }
 };
 
 /// One epoch, as told to on_epoch.
@@ -54,7 +54,7 @@ struct EpochReport {
   std::int64_t positions = 0;  ///< as of a step
   double seconds = 0;          ///< wall time of its steps and of waiting for data
 
-  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
+  [[nodiscard]] double mean_loss() const { return loss.mean(); }
 };
 
 /// What evaluate() found.
@@ -67,7 +67,7 @@ struct Score {
     samples += more_samples;
   }
 
-  [[nodiscard]] double mean_loss() const { return loss.weight > 0 ? loss.sum / loss.weight : 0; }
+  [[nodiscard]] double mean_loss() const { return loss.mean(); }
   /// Right predictions divided by the targets that the loss evaluated. A loss that does not count
   /// its targets is divided by its weight.
   [[nodiscard]] double accuracy() const {
