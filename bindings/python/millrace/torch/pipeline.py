@@ -410,7 +410,8 @@ class Pipeline:
         """Raises Mismatch unless all ranks have the same plan and settings."""
         if self._here.world == 1:
             return
-        mine = repr((self.program.plan_hash, self.accumulate, self.clip_norm, self.seed, sorted(self._partition.shared)))
+        factors = [sink.factor for sink in self._sinks]
+        mine = repr((self.program.plan_hash, self.accumulate, self.clip_norm, self.seed, sorted(self._partition.shared), factors))
         for rank, theirs in enumerate(self._group.gather(mine, Label.Settings)):
             if theirs != mine:
                 raise Mismatch(f"rank {rank} has another plan or setting than rank {self._here.rank}: {theirs} and {mine}")

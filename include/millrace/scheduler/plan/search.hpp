@@ -118,13 +118,13 @@ struct SearchResult {
 ///    full-backward programs after splitting them. With `recompute` also with all stages
 ///    recomputing, then with as few as the order needs; and from the best find with one stage
 ///    changed, again and again while that helps, for a tenth of `budget` at most.
-/// 3. Local search from the best: along the critical path, actions are swapped or moved on their
+/// 3. Where ranks x micro-batches is at most 24, the exact solver on every shape with one or two
+///    chunks and no slices, with 200,000 states for all of them: a few seconds at most. With
+///    `recompute` on every choice of at most eight stages, and on one that recomputes at no time.
+/// 4. Local search from the best: along the critical path, actions are swapped or moved on their
 ///    rank; slightly worse orders are accepted with a threshold that falls to 0. Where pairs run as
 ///    one, moves also pair and part actions. Every seed within the limit is then a start too, with
 ///    a tenth of `budget`.
-/// 4. Where ranks x micro-batches is at most 24, the exact solver on every shape with one or two
-///    chunks and no slices, with 200,000 states for all of them: a few seconds at most. With
-///    `recompute` on every choice of at most eight stages, and on one that recomputes at no time.
 /// 5. With `recompute`, where an order held too much: local search from up to six finds, which
 ///    share another `budget`; its moves also change which micro-batches of a stage recompute.
 /// Of equally fast schedules the one with fewer recomputing stages is the best, then the one with
