@@ -9,9 +9,11 @@ add_library(millrace_flags INTERFACE)
 target_compile_options(millrace_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor -Wold-style-cast
   # GCC 12 warns falsely about string concatenation (its bugs 105329 and 105651), and about the undefined
-  # operand of its own AVX-512 intrinsics (105593).
+  # operand of its own AVX-512 intrinsics (105593). GCC 13 and 14 take any reference that a function of
+  # temporaries returns for one of them.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds
-                            -Wno-maybe-uninitialized -Wno-uninitialized>)
+                            -Wno-maybe-uninitialized -Wno-uninitialized>
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-dangling-reference>)
 # Private headers of the core, which has no source: "core/sum_tree.hpp".
 target_include_directories(millrace_flags INTERFACE ${PROJECT_SOURCE_DIR})
 if(MILLRACE_WERROR)

@@ -66,7 +66,7 @@ Tensor in_bf16(const PassContext& context, const float* values, std::int64_t cou
   return narrow_values;
 }
 
-void multiply_in_bf16(
+[[maybe_unused]] void multiply_in_bf16(
     const PassContext& context, const Gemm& product, const float* a, const float* b, float* c) {
   const Tensor left = in_bf16(context, a, product.rows * product.depth);
   const Tensor right = in_bf16(context, b, product.depth * product.columns);
