@@ -73,20 +73,25 @@ void add(StepReport& report, const StepResult& pass) {
 
 /// What the losses of this mini-batch will weigh in all, by sink.
 std::vector<double> Trainer::State::weights_of(Batch& batch) const {
-  const auto weight_of = [&](const StageBody* sink) {
+  const auto targets_of = [&](std::size_t sink, const Unit& unit) {
+    return sink + 1 == sinks.size() ? batch.targets(unit)
+                                    : batch.targets_of(unit, shape.sinks[sink]);
+  };
+  const auto weight_of = [&](std::size_t number) {
+    const StageBody* const sink = sinks[number];
     const auto samples = static_cast<double>(batch.samples());
     if (sink == nullptr) return samples;
     double weight = 0;
     for (int i = 0; i < batch.micro_batches(); ++i)
       for (int slice = 0; slice < batch.slices(); ++slice) {
-        const auto of_unit = sink->loss_weight(batch.targets({MicroBatch{i}, Slice{slice}}));
+        const auto of_unit = sink->loss_weight(targets_of(number, {MicroBatch{i}, Slice{slice}}));
         if (!of_unit) return samples;
         weight += *of_unit;
       }
     return weight;
   };
   std::vector<double> weights(sinks.size());
-  std::ranges::transform(sinks, weights.begin(), weight_of);
+  for (std::size_t sink = 0; sink < sinks.size(); ++sink) weights[sink] = weight_of(sink);
   return weights;
 }
 

@@ -2,6 +2,7 @@
 #include "millrace/training/trainer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -79,10 +80,13 @@ Trainer::State::State(TrainerParts given)
   });
   const StageGraph graph(shape);
   sinks.resize(graph.sinks());
+  const auto is_weight = [](double weight) { return std::isfinite(weight) && weight >= 0; };
+  require(std::ranges::all_of(options.step.loss_weights, is_weight),
+          "loss_weights must be finite and at least 0");
   require(options.step.loss_weights.empty() || options.step.loss_weights.size() == sinks.size(),
           [&] {
-            return "got " + std::to_string(options.step.loss_weights.size()) +
-                   " loss weights; " + std::to_string(sinks.size()) + " of the stages have a loss";
+            return "got " + std::to_string(options.step.loss_weights.size()) + " loss weights; " +
+                   std::to_string(sinks.size()) + " of the stages have a loss";
           });
   for (const HostedStage& hosted : parts.stages)
     if (const auto sink = graph.sink(hosted.stage)) sinks[*sink] = hosted.body;

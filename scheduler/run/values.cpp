@@ -203,7 +203,7 @@ void TensorCounts::forward_gives(const TensorList& outputs) {
 
 void TensorCounts::last_forward_gives(const TensorList& outputs) {
   if (!outputs.empty())
-    refuse("it gave", outputs.size(), 0, "the last stage gives its loss alone in training");
+    refuse("it gave", outputs.size(), 0, "a stage with a loss gives that alone in training");
 }
 
 void TensorCounts::backward_takes(const TensorList& output_gradients) const {

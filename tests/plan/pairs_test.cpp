@@ -133,6 +133,19 @@ TEST(Pairs, CostFile_HoldsTheirTimes) {
   const Cost cost = cost_of(shape, over(read, "file", {.pair_cost = 7}));
   EXPECT_EQ(cost.pair.of(Op::Forward, Op::Backward), 7);
   EXPECT_EQ(cost.pair.of(Op::Forward, Op::Forward), 5);
+
+  EXPECT_THROW(require_consistent(over(read, "file", {.atomic_pairs = true})), InvalidArgument);
+}
+
+TEST(Pairs, CostFileOfOtherRanks_KeepsItsTimes) {
+  const std::vector<double> one(4, 1.0);
+  const Costs file{
+      .forward = one, .input = one, .weight = one, .pair_cost = 5, .ranks = 2, .stages = 4};
+  for (const int ranks : {2, 4}) {
+    const Shape shape{
+        .ranks = ranks, .micro_batches = 4, .placement = Placement::loop(ranks, 4 / ranks)};
+    EXPECT_EQ(cost_of(shape, over(file, "file", {})).pair.of(Op::Forward, Op::Backward), 2.5);
+  }
 }
 
 /// An order with each set of pairs of neighbours of different micro-batches.
@@ -214,9 +227,17 @@ TEST(SearchPairs, TinyPipelines_ReachTheOptimumOfAllOrders) {
 }
 
 TEST(SearchPairs, Finds_AreWhatTheSimulationSays) {
-  for (const Objective objective : {Objective::Makespan, Objective::Span})
-    for (const double limit : {3.0, 5.0}) {
-      const Costs costs{.latency = {0.25}, .pair_cost = 2, .pair_weight = 1.5};
+  const Costs fine{.latency = {0.25}, .pair_cost = 2, .pair_weight = 1.5};
+  const Costs fast{.forward = {2},
+                   .input = {2},
+                   .weight = {2},
+                   .rank_speed = {2, 2, 2, 2},
+                   .pair_cost = 5};  // 2.5 on these ranks
+  for (const Costs& costs : {fine, fast})
+    for (const auto& [objective, limit] : {std::pair(Objective::Makespan, 3.0),
+                                           std::pair(Objective::Makespan, 5.0),
+                                           std::pair(Objective::Span, 3.0),
+                                           std::pair(Objective::Span, 5.0)}) {
       SearchOptions options{.ranks = 4,
                             .micro_batches = 8,
                             .objective = objective,

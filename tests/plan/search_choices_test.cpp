@@ -1,5 +1,7 @@
 // What a search may be asked for besides counts and costs: whole backwards, and with chunks also
 // neighbours on one rank.
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "millrace/scheduler/plan/costs.hpp"
@@ -43,6 +45,31 @@ TEST(FullBackward, TinyPipelines_ReachTheOptimumOfAllOrders) {
     if (!found.best) continue;
     EXPECT_EQ(found.best->value(of.objective), best) << number;
     EXPECT_TRUE(found.proven) << number;
+  }
+}
+
+TEST(Chunks, OfASearch_CountThoseOfBothCopies) {
+  const auto timed = [](int chunks, bool bidirectional) {
+    SearchOptions options{.ranks = 4, .micro_batches = 8, .chunks = chunks, .budget = 0};
+    options.bidirectional = bidirectional;
+    std::set<std::string> titles;
+    options.progress = [&](const SearchProgress& progress) { titles.insert(progress.at); };
+    static_cast<void>(search(options));
+    std::vector<int> found;
+    for (const char* name : {"chimera", "dualpipe", "bitpipe"})
+      found.push_back(static_cast<int>(titles.count(name)));
+    return found;
+  };
+  EXPECT_EQ(timed(1, true), std::vector({0, 0, 0}));
+  EXPECT_EQ(timed(2, true), std::vector({1, 1, 0}));
+  EXPECT_EQ(timed(4, true), std::vector({0, 0, 1}));
+  EXPECT_EQ(timed(2, false), std::vector({0, 0, 0}));
+}
+
+TEST(Catalogue, Replicas_AreThoseOfThePrograms) {
+  for (const ScheduleEntry& entry : schedules()) {
+    ScheduleOptions options{.ranks = 4, .micro_batches = 12};
+    EXPECT_EQ(generate(entry.name, options).shape.replicas(), entry.replicas) << entry.name;
   }
 }
 

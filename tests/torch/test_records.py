@@ -93,6 +93,21 @@ def test_a_log_that_is_none_is_refused_by_line(tmp_path):
         pipeline.fit(points(), report=tmp_path / "none/run.html")
 
 
+def test_metrics_or_a_page_without_a_log(tmp_path):
+    pipeline_of(layers()).fit(points(), metrics=tmp_path / "run.prom")
+    assert "millrace_steps_total 1" in (tmp_path / "run.prom").read_text()
+    pipeline_of(layers()).fit(points(), report=tmp_path / "run.html")
+    assert "<svg" in (tmp_path / "run.html").read_text()
+
+
+def test_a_log_of_other_bytes_is_refused(tmp_path):
+    (tmp_path / "log.jsonl").write_bytes(b"\xff\xfe\n")
+    pipeline = pipeline_of(layers())
+    pipeline.step(*points())
+    with pytest.raises(millrace.InvalidArgument, match="log.jsonl: line 1 is not a whole record of a step"):
+        pipeline.fit(points(), log=tmp_path / "log.jsonl")
+
+
 def test_a_failed_run_leaves_its_page(tmp_path):
     def fails(report):
         if report.global_step == 2:

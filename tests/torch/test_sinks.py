@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import millrace
 import millrace.torch
@@ -108,6 +109,33 @@ def test_bits_under_launch() -> None:
     assert "equal True" in done.stdout
 
 
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_mean_keeps_its_weight_with_another(knows: bool) -> None:
+    """By loss_weight, or by the loss itself and step(weight=)."""
+    modules = [nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 2)]
+    inputs, targets = torch.randn(8, 3), torch.randn(8, 2)
+    main = nn.MSELoss(reduction="sum")
+    pipeline = millrace.torch.Pipeline(
+        modules, edges=[(0, 0, 1, 0), (0, 0, 2, 0)], ranks=3, micro_batches=4,
+        loss={1: (nn.MSELoss(), 0.5), 2: main if knows else lambda y, t: (main(y, t), t.numel())}, loss_weight=torch.numel if knows else None,
+        optimizer=lambda named: torch.optim.SGD([one for _, one in named], 0.1))
+    with torch.no_grad():
+        y = modules[0](inputs)
+        expected = nn.MSELoss()(modules[1](y), targets), main(modules[2](y), targets) / 16
+    report = pipeline.step(inputs, targets, weight=None if knows else 16)
+    assert report.other_losses[1] == pytest.approx(float(expected[0]), rel=1e-5)
+    assert report.mean_loss == pytest.approx(float(expected[1]), rel=1e-5)
+
+
+def test_a_stage_may_write_into_its_input() -> None:
+    trunk, main, inputs = nn.Linear(3, 4), nn.Linear(4, 2), torch.randn(8, 3)
+    pipeline = millrace.torch.Pipeline(
+        [trunk, nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2)), main], edges=[(0, 0, 1, 0), (0, 0, 2, 0)], ranks=3,
+        micro_batches=1, loss={1: nn.MSELoss(), 2: nn.MSELoss()}, executor="sequential",
+        optimizer=lambda named: torch.optim.SGD([one for _, one in named], 0.1))
+    assert torch.equal(pipeline.predict(inputs), main(trunk(inputs)))
+
+
 def test_the_last_stage_is_the_main_one() -> None:
     pipeline = millrace.torch.Pipeline(stages(), edges=EDGES, loss=losses(), optimizer=lambda named: torch.optim.SGD(
         [one for _, one in named], 0.1), ranks=4, micro_batches=UNITS)
@@ -132,6 +160,12 @@ def test_a_plan_file_keeps_edges_and_sinks() -> None:
     ({"loss": {1: losses()[1]}}, r"loss has stages \[1\]: the last stage, 3, must be among them"),
     ({"loss": nn.CrossEntropyLoss()}, "stage 1 has no consumer and is not a sink"),
     ({"loss": {1: losses()[1], 2: losses()[1], 3: losses()[3]}}, "stage 2 is a sink, so no edge may leave it"),
+    ({"loss": {4: losses()[1], 3: losses()[3]}}, "loss has the stage 4: must be a number from 0 to 3"),
+    ({"loss": {True: losses()[1], 3: losses()[3]}}, "loss has the stage True: must be"),
+    ({"loss": {"head": losses()[1], 3: losses()[3]}}, "loss has the stage 'head': must be"),
+    *[({"loss": {1: given, 3: losses()[3]}}, r"the loss of stage 1 is .*must be a loss, or \(loss, factor\)")
+      for given in [(F.mse_loss, float("nan")), (F.mse_loss, float("inf")), (F.mse_loss, -1), (F.mse_loss, "0.3"),
+                    (F.mse_loss, None), (F.mse_loss, True), (F.mse_loss,)]],
 ])
 def test_what_is_no_graph_with_losses_is_refused(change: dict, sentence: str) -> None:
     with pytest.raises(millrace.InvalidArgument, match=sentence):

@@ -1,5 +1,7 @@
 // Several stages with a loss: the trainer minimizes the sum over them of weight x mean loss, each
 // mean over what its own losses weigh, and reports each.
+#include <cmath>
+#include <limits>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -206,17 +208,23 @@ TEST(Sinks, ProcessesKnowEveryLoss) {
 }
 
 TEST(Sinks, AsManyWeightsAsLosses) {
-  TrainerOptions options = settings();
-  options.step.loss_weights = {1, 1, 1};
-  Bodies bodies;
-  for (int number = 0; number < 3; ++number) bodies.push_back(stage(number));
-  try {
-    Trainer trainer(plan("1f1b"), std::move(bodies), options);
-    FAIL() << "it was made";
-  } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(),
-                ::testing::HasSubstr("got 3 loss weights; 2 of the stages have a loss"));
-  }
+  const auto refusal = [](std::vector<double> weights) -> std::string {
+    TrainerOptions options = settings();
+    options.step.loss_weights = std::move(weights);
+    Bodies bodies;
+    for (int number = 0; number < 3; ++number) bodies.push_back(stage(number));
+    try {
+      Trainer trainer(plan("1f1b"), std::move(bodies), options);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(refusal({0, 1}), "nothing");
+  EXPECT_EQ(refusal({1, 1, 1}), "got 3 loss weights; 2 of the stages have a loss");
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double weight : {-1.0, infinity, std::nan("")})
+    EXPECT_EQ(refusal({weight, 1}), "loss_weights must be finite and at least 0");
 }
 
 }  // namespace

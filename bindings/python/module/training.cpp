@@ -282,7 +282,7 @@ py::object score_of(const Score& score) {
 
 void add_loss(
     PythonUnit& unit, double sum, double weight, std::int64_t correct, std::int64_t evaluated) {
-  require(unit.is_last, "add_loss is for the last stage; this one has no targets");
+  require(unit.is_last, "add_loss is for stages with a loss; this one has no targets");
   unit.loss += {sum, weight, correct, evaluated};
 }
 

@@ -210,9 +210,14 @@ constexpr std::array kPairs = {PairMember{&Costs::pair_cost, Op::Backward},
 void set_pair_costs(Cost& cost, const Costs& costs, const Shape& shape) {
   const Portion portion = portion_of(shape, costs.chunk_costs);
   const double full = cost.ticks_per_unit * portion.share / portion.parts / cost.slices;
-  for (const auto& [time, other] : kPairs)
-    if (const auto given = costs.*time || !costs.file ? costs.*time : (*costs.file).*time)
-      cost.pair.set(Op::Forward, other, whole_if_near(*given * full));
+  // A file may be of other ranks with as many stages: its full stage is what one of them has.
+  const double of_file = costs.file ? full * costs.file->ranks / shape.ranks : full;
+  for (const auto& [time, other] : kPairs) {
+    if (costs.*time)
+      cost.pair.set(Op::Forward, other, whole_if_near(*(costs.*time) * full));
+    else if (costs.file && (*costs.file).*time)
+      cost.pair.set(Op::Forward, other, whole_if_near(*((*costs.file).*time) * of_file));
+  }
 }
 
 void require_links(const char* name, const std::vector<double>& list, std::size_t ranks) {

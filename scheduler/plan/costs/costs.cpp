@@ -265,7 +265,7 @@ void require_consistent(const Costs& costs) {
   }
   if (!costs.stages) require_bandwidth(costs);
   for (const auto time : {&Costs::pair_cost, &Costs::pair_input})
-    require(!costs.atomic_pairs || !(costs.*time),
+    require(!costs.atomic_pairs || !(costs.*time || (costs.file && (*costs.file).*time)),
             named("atomic_pairs") + " and " +
                 named(time == &Costs::pair_cost ? "pair_cost" : "pair_input") +
                 " both say how long a pair takes; leave one of them out");

@@ -217,6 +217,8 @@ void Job::find_whole() {
   for (Node node = 0; node < size(); ++node)
     for (const Node producer : producers(node)) whole_ = whole_ && whole(delay(producer, node));
   whole_ = whole_ && std::ranges::all_of(ticks_, whole) && std::ranges::all_of(pairs_.ticks, whole);
+  for (const double speed : speed_)
+    for (const double ticks : pairs_.ticks) whole_ = whole_ && (ticks < 0 || whole(ticks / speed));
   for (const Sum& sum : sums_) whole_ = whole_ && whole(sum.transfer) && whole(sum.delay);
   for (const Meeting& meeting : meetings_)
     whole_ = whole_ && std::ranges::all_of(meeting.ways, whole);

@@ -253,6 +253,7 @@ constexpr std::array kEntries = {
                   .bubble = "(p/2-1)(FB+B-3W) for F = I, W <= F, pairs of cost FB = F+B",
                   .peak = "p+1",
                   .source = "DeepSeek-AI 2024",
+                  .replicas = 2,
                   .generate = generators::dualpipe},
     ScheduleEntry{.name = "dualpipe-v",
                   .title = "DualPipeV (cut in half)",
@@ -276,6 +277,7 @@ constexpr std::array kEntries = {
                   .bubble = "(m/p + 1)(p-2)F at B = 2F",
                   .peak = "p/2 + 1 + min(r, p-1-r)",
                   .source = "Li and Hoefler 2021",
+                  .replicas = 2,
                   .generate = generators::chimera},
     ScheduleEntry{.name = "bitpipe",
                   .title = "BitPipe (bidirectional, each way a V)",
@@ -284,6 +286,7 @@ constexpr std::array kEntries = {
                   .peak = "(3p/2 + min(r, p-1-r) + 1)/2",
                   .source = "Wu et al. 2024",
                   .own_chunks = 2,
+                  .replicas = 2,
                   .generate = generators::bitpipe},
     ScheduleEntry{
         .name = "wave",

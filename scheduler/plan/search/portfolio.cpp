@@ -164,7 +164,8 @@ class Collector {
 
   void add(const ScheduleEntry& entry, const generators::Request& with) {
     const int chunks = chunks_of(entry, with);
-    if (options_.chunks && neighbours_ * chunks != *options_.chunks) return;
+    if (options_.chunks && neighbours_ * chunks * entry.replicas != *options_.chunks) return;
+    if (!options_.bidirectional && entry.replicas > 1) return;
     const std::int64_t forwards =
         std::int64_t{with.ranks} * with.micro_batches * chunks * with.slices.value_or(1);
     candidates_.push_back({.entry = &entry,
@@ -300,7 +301,6 @@ std::optional<Program> make(const Candidate& candidate, const SearchOptions& opt
       program = with_neighbours(decouple_pairs(std::move(program)), candidate.neighbours);
     if (options.full_backward) program = with_full_backward(std::move(program));
     if (options.chunks && program.shape.chunks() != *options.chunks) return std::nullopt;
-    if (!options.bidirectional && program.shape.replicas() > 1) return std::nullopt;
     if (options.placement && program.shape.placement != *options.placement) return std::nullopt;
     return with_weighed_pairs(std::move(program), options);
   } catch (const InvalidArgument&) {

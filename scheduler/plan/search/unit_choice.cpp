@@ -54,8 +54,10 @@ bool UnitChoice::make_room(
       else if (chosen != kept && !job_.recomputes(chosen) && helps(chosen))
         held.push_back(chosen);
     }
+    job_.spend(1);
     while (!within_limit(level + job_.room(node), limit)) {
       if (held.empty()) return false;
+      job_.spend(held.size() + open_.size());
       const auto least = std::ranges::min_element(held, {}, price);
       const Node before = unit_[*least];
       if (before != node) level -= kept_.memory(before) - again_.memory(before);
@@ -71,6 +73,7 @@ void UnitChoice::give_back(const JobOrder& order, double limit) {
   for (const Node node : order) {
     if (!job_.recomputes(node)) continue;
     choose(node, false);
+    job_.spend(job_.first(job_.rank(node) + 1) - job_.first(job_.rank(node)));
     if (!within_limit(job_.peak(order, job_.rank(node)), limit)) choose(node, true);
   }
   open_.clear();

@@ -76,8 +76,10 @@ void UnitSearch::search_from(FoundSchedule start, LocalSearchOptions local) {
   const auto listed = relist_order(
       choice.job(), improved, {options_.memory_limit, options_.objective, rounds}, evaluations_);
   if (listed) improved = listed->order;
-  choice.give_back(improved, options_.memory_limit);
   start.refinement = "local search";
+  keep(start, choice.job(), improved, cost);
+  if (work_.stopped()) return;
+  choice.give_back(improved, options_.memory_limit);
   keep(std::move(start), choice.job(), improved, cost);
 }
 

@@ -19,14 +19,14 @@ class SinkLosses:
 
     def __init__(self, sink: Sink, weights: list[float], weight: float | None) -> None:
         self.sink, self.weights = sink, weights
-        self.weight = sum(weights) if weight is None else float(weight)
+        self.weight = sum(weights) if weight is None or sink.rule.is_mean else float(weight)
         self.of_unit: dict[int, UnitLoss] = {}
 
     def require_weight(self, found: float) -> None:
         """Raises InvalidArgument unless the losses weigh what gradients were divided by."""
         if abs(found - self.weight) > 1e-9 * self.weight:
-            raise InvalidArgument(f"the losses of this step weigh {found:g}, its gradient was divided by "
-                                  f"{self.weight:g}: give loss_weight, or step(weight=...)")
+            raise InvalidArgument(f"the losses of stage {self.sink.stage} weigh {found:g} in this step, its gradient was divided "
+                                  f"by {self.weight:g}: give loss_weight, or step(weight=...)")
 
 
 class MiniBatch:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Union
 
 import torch
@@ -48,6 +50,7 @@ class LossRule:
     """A user's callable of outputs and targets, and of what it will weigh."""
 
     labels: str | None = None  # the name of the targets among the inputs
+    is_mean = False  # and so has a weight of its own
 
     def __init__(self, loss: Callable[..., Any], weight: Callable[[Any], Count] | None) -> None:
         self._loss, self._weight = loss, weight
@@ -106,6 +109,8 @@ class LossRule:
 class _ClassMean(LossRule):
     """A mean over targets that count: their sum and number."""
 
+    is_mean = True
+
     def __init__(self, module: Any) -> None:
         super().__init__(_summed(module), lambda targets: (targets != module.ignore_index).sum())
 
@@ -120,6 +125,8 @@ class _ClassMean(LossRule):
 
 class _ElementMean(LossRule):
     """A mean over elements: their sum and number."""
+
+    is_mean = True
 
     def __init__(self, module: Any) -> None:
         super().__init__(_summed(module), lambda targets: targets.numel())
@@ -174,10 +181,18 @@ def sinks_of(loss: Any, weight: Callable[[Any], Count] | None, stages: int) -> l
     {stage: callable or (callable, factor)}."""
     if not isinstance(loss, dict):
         return [Sink(stages - 1, loss_rule(loss, weight))]
+    for stage in loss:
+        if type(stage) is not int or not 0 <= stage < stages:
+            raise InvalidArgument(f"loss has the stage {stage!r:.60}: must be a number from 0 to {stages - 1}")
     if stages - 1 not in loss:
         raise InvalidArgument(f"loss has stages {sorted(loss)}: the last stage, {stages - 1}, must be among them")
-    sinks = []
-    for stage in sorted(loss):
-        rule, factor = loss[stage] if isinstance(loss[stage], tuple) else (loss[stage], 1.0)
-        sinks.append(Sink(stage, loss_rule(rule, weight), float(factor)))
-    return sinks
+    return [_sink(stage, loss[stage], weight) for stage in sorted(loss)]
+
+
+def _sink(stage: int, given: Any, weight: Callable[[Any], Count] | None) -> Sink:
+    rule, factor = given if isinstance(given, tuple) and len(given) == 2 else (given, 1.0)
+    if isinstance(given, tuple) and (len(given) != 2 or isinstance(factor, bool) or not isinstance(factor, Real)
+                                     or not 0 <= factor < math.inf):
+        raise InvalidArgument(f"the loss of stage {stage} is {given!r:.60}: must be a loss, or (loss, factor) with a finite "
+                              "factor of at least 0")
+    return Sink(stage, loss_rule(rule, None if getattr(rule, "reduction", None) == "mean" else weight), float(factor))

@@ -50,7 +50,7 @@ class RunFiles:
     def _open(self) -> None:
         for path in filter(None, (self._metrics, self._report)):
             open(path, "ab").close()
-        if self._log is None:
+        if not self._log:
             return
         shape = self._of.program.shape
         form = StepRecord(shape.ranks, max(1, self._of.world // shape.ranks), self._validates)
@@ -65,7 +65,7 @@ class RunFiles:
         """The log's records up to the Pipeline's step."""
         if not os.path.exists(self._log):
             return []
-        with open(self._log, encoding="utf-8") as file:
+        with open(self._log, encoding="utf-8", errors="replace") as file:
             lines = [line[:-1] for line in file if line.endswith("\n")]
         if columns and lines:
             if lines.pop(0) != columns:

@@ -239,7 +239,8 @@ class ModuleStage:
         if self.number == 0:
             return _Unit((), ())
         if self._first_use is not None:  # other stages may have been given the same tensors
-            given = tuple([None if one is None else one.detach().requires_grad_(one.requires_grad) for one in given])
+            given = tuple([one if one is None else one.detach().requires_grad_() if one.requires_grad else one.clone()
+                           for one in given])
         device, inputs = self._device, []
         for one in given:
             if one is None:

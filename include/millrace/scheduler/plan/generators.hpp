@@ -32,7 +32,8 @@ struct ScheduleEntry {
   /// with that order.
   bool relisted = false;
   int default_chunks = 2;        ///< where it takes chunks
-  int own_chunks = 1;            ///< v of an entry that takes none, of one wave
+  int own_chunks = 1;            ///< v of an entry that takes none, of one wave and one copy
+  int replicas = 1;              ///< copies of the model
   bool slice_each_rank = false;  ///< where slices are not given, there are p
   /// Makes the program; `millrace::generate` checks the options against `own` first.
   Program (*generate)(const generators::Request&) = nullptr;

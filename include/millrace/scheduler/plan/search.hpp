@@ -41,8 +41,9 @@ struct SearchOptions {
   double memory_limit = std::numeric_limits<double>::infinity();
   /// Only schedules whose stages lie on the ranks like this; unset: any.
   std::optional<Placement> placement = {};
-  /// A program with these counts that the search begins with too, its pairs decoupled: the result
-  /// is not worse than it. One that recomputes needs `recompute`. Null: the catalogue alone.
+  /// A program with these counts that the search begins with too, its pairs decoupled unless some
+  /// run as one: the result is not worse than it. One that recomputes needs `recompute`. Null: the
+  /// catalogue alone.
   std::shared_ptr<const Program> from = {};
   /// Costs of a shape; empty: Cost::unit. Called for shapes of different chunks and placements,
   /// which must cost the same model. Without contention and shared processors. With several copies
@@ -109,11 +110,11 @@ struct SearchResult {
 ///    (only then interleaved-pairs). With `chunks` also zb-h1, zb-auto and seq-1f1b, each stage cut
 ///    into chunks on its rank; with `full_backward` all with B for each I. Of entries
 ///    with `relisted` first the relisted order. Cheapest first: by forwards times what
-///    one costs the generator (lists as tables 1, zb-auto, zb-v-auto and v-min 2, v-half and wave
-///    3, 1f1b-v 4, v-zb 400), then in the order of the catalogue. Those above the limit stay as
-///    seeds. Programs that can be neither best nor seed nor in the front are not kept.
-///    With `recompute` each is also timed with the fewest recomputing stages with which it fits,
-///    all such choices of few stages, up to three of many; and with few recomputing micro-batches.
+///    one costs the generator (lists as tables 1, zb-auto, zb-v-auto and v-min 2, v-half 3,
+///    1f1b-v 4, wave 9, v-zb 400), then in the order of the catalogue. Those above the limit stay
+///    as seeds. Programs that can be neither best nor seed nor in the front are not kept. With
+///    `recompute` each is also timed with the fewest recomputing stages with which it fits, all
+///    such choices of few stages, up to three of many; and with few recomputing micro-batches.
 /// 2. List scheduling under the limit from the best seeds of every placement (relist), also of
 ///    full-backward programs after splitting them. With `recompute` also with all stages
 ///    recomputing, then with as few as the order needs; and from the best find with one stage

@@ -32,10 +32,11 @@ const nameOf = a => a[STAGE] + (a[REPLICA] ? "'" : "") + data.letters[a[OP]] + u
 function memoryOf(r) {
   const steps = [], m = data.memory, per = data.slices;
   const at = (list, s) => (list.length ? list[s] : 0) / per;
-  const recomputes = data.ranks.some(rank => rank.some(a => a[OP] === 4));
+  const passOf = a => [a[REPLICA], a[STAGE], a[MICRO], a[SLICE]].join();
+  const again = new Set(data.ranks[r].filter(a => a[OP] === 4).map(passOf));
   data.ranks[r].forEach((a, i) => {
     const [start, end] = times[r][i], s = a[STAGE], boundary = at(m.boundary, s);
-    const kept = a[OP] === 0 && recomputes ? boundary : at(m.forward, s);
+    const kept = a[OP] === 0 && again.has(passOf(a)) ? boundary : at(m.forward, s);
     if (a[OP] === 0) steps.push([start, kept]);
     if (a[OP] === 4) steps.push([start, kept - boundary]);
     if (a[OP] === 0 || a[OP] === 4) {
