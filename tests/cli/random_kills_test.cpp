@@ -193,7 +193,7 @@ void kill_at(const std::vector<Moment>& moments, const Job& job) {
   const std::string saved = folder.path() + "/saved", log = folder.path() + "/log.jsonl";
   const std::string work = std::string("train --json --model mlp:64-24-24-10,dropout=0.1 -m 4 ") +
                            job.work + " --batch-size 64 --seed 3 --steps " +
-                           std::to_string(60 + 25 * kills);
+                           std::to_string(100 + 60 * kills);  // on a busy machine, too
   const std::string flags = "launch -n " + std::to_string(job.processes) + " " + job.flags;
   SCOPED_TRACE(flags + " -- " + work);
   const auto before = shared_files();
