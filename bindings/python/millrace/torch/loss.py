@@ -50,7 +50,7 @@ class LossRule:
     """A user's callable of outputs and targets, and of what it will weigh."""
 
     labels: str | None = None  # the name of the targets among the inputs
-    is_mean = False  # and so has a weight of its own
+    is_mean = False  # a mean has its own weight
 
     def __init__(self, loss: Callable[..., Any], weight: Callable[[Any], Count] | None) -> None:
         self._loss, self._weight = loss, weight

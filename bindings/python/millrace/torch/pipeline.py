@@ -354,7 +354,7 @@ class Pipeline:
                 yield
                 if training and draws_none and draws.GeneratorState() != before:
                     raise InvalidArgument("a stage drew random numbers, but not in the first step: its masks would depend on the "
-                                          "schedule; draw in every step, or from a generator of your own")
+                                          "schedule. Draw in every step, or from your own generator.")
             except BaseException as failure:
                 if training:
                     self._sums.zero()

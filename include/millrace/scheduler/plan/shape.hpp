@@ -92,8 +92,8 @@ struct Shape {
   std::vector<StageEdge> edges = {};
   /// What is tied, in ascending order of the layers; StageGraph checks it.
   std::vector<StageTie> ties = {};
-  /// Stages with a loss, ascending. Nobody consumes what they give. The last stage is always one of
-  /// them and has the main loss; empty: it alone. StageGraph checks them.
+  /// Stages with a loss, ascending. They have no consumers. The last stage is among them: it has
+  /// the main loss. Empty: the last stage alone. StageGraph checks them.
   std::vector<Stage> sinks = {};
 
   [[nodiscard]] int stages() const { return placement.stages(); }
